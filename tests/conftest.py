@@ -1,4 +1,4 @@
-"""A real DVC repository at a tiny size, built once and copied for each test that needs one."""
+"""Shared fixtures and hooks: a real DVC repository of tiny size, built once and copied for each test that needs one."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from tests import fork_server
 from tests.played_graphs import graphs  # noqa: F401  # a fixture
 from tests.s3 import S3, running_s3
 
-# What is true is true on a busy machine, too.
+# Tests must also pass on a busy machine: no deadline, and slow generation of examples is no failure.
 settings.register_profile("any load", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any load")
 
 ROOT = Path(__file__).resolve().parent.parent
 _DECLARED = parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"]
 STAGES: dict[str, dict[str, Any]] = {name: stage.get("do", stage) for name, stage in _DECLARED.items()}
-ITERATED = {name for name, stage in _DECLARED.items() if "foreach" in stage}  # run for each source
-TRAINED = ["train", "sft", "leak", "eval", "report", "splice", "memorize", "curves"]  # run for another p_train
+ITERATED = {name for name, stage in _DECLARED.items() if "foreach" in stage}  # run once per source
+TRAINED = ["train", "sft", "leak", "eval", "report", "splice", "memorize", "curves"]  # run again when p_train changes
 TINY: dict[str, object] = {
     "tokenizer": {"kind": "byte", "corpus": "data/no-input.md"},
     "model.T": 32,
@@ -72,12 +72,15 @@ TINY: dict[str, object] = {
 
 @cache
 def forking() -> str:
-    """Start the server of fork_server.py; its address."""
+    """Start the server of fork_server.py at the first call, and return its address."""
     return start_forking(os.environ)
 
 
 def start_forking(env: Mapping[str, str]) -> str:
-    """Start another with this environment. It ends with this process, which holds its stdin."""
+    """Start a fork server with this environment and return its address.
+
+    The server ends with this process, which holds its stdin.
+    """
     address = str(Path(mkdtemp(prefix="forking")) / "socket")
     command = [sys.executable, "-P", str(ROOT / "tests/fork_server.py"), address]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
@@ -88,7 +91,7 @@ def start_forking(env: Mapping[str, str]) -> str:
 
 
 def run_forked(address: str, *command: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Have a server run a command."""
+    """Run a command in a process forked by the server at `address`."""
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err, Path(os.devnull).open() as nothing:
         fds = [file.fileno() for file in (nothing, out, err)]
         with fork_server.asked(address, command, str(cwd), env, fds) as (pid, wait):
@@ -119,7 +122,7 @@ class Repo:
     def run(
         self, *command: str, check: bool = True, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """A command; `dvc`, `niels-gpt` and `python` as in fork_server.py."""
+        """Run a command; `dvc`, `niels-gpt` and `python` are forked from the server of fork_server.py."""
         env = self.environment() | (env or {})
         if command[0] in ("dvc", "niels-gpt", "python"):
             done = run_forked(forking(), *command, cwd=self.path, env=env)
@@ -131,7 +134,7 @@ class Repo:
         return done
 
     def start(self, *command: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """In the background, in a process group of its own."""
+        """Start a command in the background, in its own process group."""
         return subprocess.Popen(
             command,
             cwd=self.path,
@@ -143,25 +146,25 @@ class Repo:
         )
 
     def stage(self, name: str, key: str = "") -> subprocess.CompletedProcess[str]:
-        """One stage by itself, without DVC around it."""
+        """Run one stage without DVC, after the stage `code` if that has not run yet."""
         if not (self.path / "cache/code").exists():
             self.run("python", "-m", "stages.code")
         address = f"{name}@{key}" if key else name
         return self.run("python", "-m", f"stages.{name}", check=False, env={"DVC_STAGE": address})
 
     def repro(self, *arguments: str) -> list[str]:
-        """`dvc repro`; the stages whose command ran, in order."""
+        """Run `dvc repro` and return the stages whose command ran, in order."""
         return stages_run(self.run("dvc", "repro", *arguments).stdout)
 
     def run_here(self) -> subprocess.CompletedProcess[str]:
-        """Run all stages in one process, without what `dvc repro` takes for each, and have DVC record them."""
+        """Run all stages in one process, without DVC's overhead per stage, and record them with `dvc commit`."""
         stages = self.run("dvc", "stage", "list", "--name-only").stdout.split()
         done = self.run("python", "-c", _IN_ONE_PROCESS, *stages)
         self.run("dvc", "commit", "--force")
         return done
 
     def environment(self) -> dict[str, str]:
-        # Compiled once a repository, not once a stage.
+        # Without PYTHONDONTWRITEBYTECODE, code is compiled once per repository, not once per stage.
         left_out = ("DVC_", "HF_", "PYTEST_", "PYTHONDONTWRITEBYTECODE")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         return kept | {
@@ -176,7 +179,7 @@ class Repo:
         }
 
     def set(self, **values: object) -> None:
-        """Change parameters by dotted name (with __ for the dot), leaving the rest of params.yaml, and its comments."""
+        """Change parameters by dotted name (with __ for the dot); the rest of params.yaml and its comments are kept."""
         self.set_all({name.replace("__", "."): value for name, value in values.items()})
 
     def set_all(self, values: dict[str, object]) -> None:
@@ -190,14 +193,14 @@ class Repo:
 
 
 def with_values(text: str, values: dict[str, object]) -> str:
-    """params.yaml's text with other values, and without its comments, which take ten times as long to parse."""
+    """Return the text of params.yaml with these values, without its comments, which take ten times as long to parse."""
     yaml = YAML(typ="safe")
     yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
     return _put(yaml, text, values)
 
 
 def with_values_in_place(text: str, values: dict[str, object]) -> str:
-    """The same, with its comments and its layout."""
+    """Return the text of params.yaml with these values, its comments and its layout."""
     return apply_preset(text, _put(YAML(), text, values))
 
 
@@ -215,7 +218,7 @@ def _put(yaml: YAML, text: str, values: dict[str, object]) -> str:
 
 
 def keep_sample(folder: Path) -> None:
-    """A repository whose objects have the sample, as those of a clone do."""
+    """Make `folder` a git repository whose objects include the sample params.yaml, as in a clone."""
     subprocess.run(["git", "init", "-q", "-b", "main", folder], check=True)
     command = ["git", "-C", str(folder), "hash-object", "-w", str(ROOT / "params.yaml")]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -224,20 +227,20 @@ def keep_sample(folder: Path) -> None:
 def run_python(
     code: str, *arguments: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A program, in a process of its own, forked from one that has imported torch and others."""
+    """Run a program in a separate process, forked from one that has imported torch and other libraries."""
     return run_forked(forking(), "python", "-c", code, *arguments, cwd=cwd, env=os.environ if env is None else env)
 
 
 def run_fresh_python(
     code: str, *arguments: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The same, in a process that has imported nothing."""
+    """Run a program in a separate process that has imported nothing."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 def leaves(tree: Any, prefix: str = "") -> set[str]:
-    """The dotted names of all values."""
+    """Return the dotted names of all values."""
     if not isinstance(tree, dict):
         return {prefix}
     return {leaf for key, value in tree.items() for leaf in leaves(value, f"{prefix}.{key}" if prefix else key)}
@@ -248,7 +251,7 @@ def stages_run(output: str) -> list[str]:
 
 
 def make_repo(path: Path) -> Repo:
-    """Tracked code and configuration of this checkout, a cut of its corpora, tiny parameters, one commit."""
+    """Make a repository of one commit: this checkout's code and configuration, part of its corpora, tiny parameters."""
     path.mkdir(parents=True)
     for name in ("stages", "niels_gpt", "presets", "scripts"):
         shutil.copytree(ROOT / name, path / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -272,7 +275,7 @@ def make_repo(path: Path) -> Repo:
         shutil.copy(note, path / "data/roam" / note.name)
     shutil.copy(ROOT / "data/no-input.md", path / "data/no-input.md")
     dialogues = (ROOT / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
-    # Of so many the one held out has its answer within T.
+    # With 13 dialogues, the held-out one has its answer within T.
     (path / "data/primer.txt").write_text("\n\n<dialogue>\n\n".join(dialogues[:13]))
 
     (path / "data/dolly").mkdir()
@@ -288,7 +291,7 @@ def make_repo(path: Path) -> Repo:
 
 
 def tiny_trees() -> list[dict[str, Any]]:
-    """Eight trees of a question and two answers, short enough for a tiny context."""
+    """Return eight trees of a question and two answers, short enough for a tiny context."""
     return [
         {
             "message_id": f"{tree}-{i}",
@@ -306,8 +309,10 @@ def tiny_trees() -> list[dict[str, Any]]:
 
 @contextmanager
 def real_browser() -> Iterator[tuple[Any, Any]]:
-    """(A chromium, playwright's expect); a test is skipped, and says so, where either cannot be had: a browser is a
-    package of the system, for its owner to install. CI does."""
+    """Yield (Chromium, playwright's `expect`); skip the test, with a reason, if either is not installed.
+
+    A browser is a system package, which the machine's owner has to install. CI does.
+    """
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no page was opened")
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
@@ -319,23 +324,26 @@ def real_browser() -> Iterator[tuple[Any, Any]]:
 
 
 def pytest_sessionstart() -> None:
-    """Collect no garbage while tests are collected: a sixth of the time."""
+    """Disable garbage collection while pytest collects tests: it takes a sixth of that time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # thousands of tests and all modules, which no later collection need look at
+    gc.freeze()  # later garbage collections need not scan thousands of tests and all modules
     gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: tests wait for servers, for other processes, and for the template."""
+    """Return one process more than there are cores: tests wait for servers, other processes and the template."""
     return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files with slow tests first, and as many for each test process: they begin with equal parts of the list, and take
-    from one another later. A slow test that comes last keeps all others waiting."""
+    """Put files with slow tests first, spread evenly over the test processes.
+
+    Each process begins with an equal part of the list and later takes tests from the others. A slow test that comes
+    last keeps all others waiting.
+    """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
@@ -352,7 +360,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [*ordered, *rest]
 
 
-_quick: list[str] = []  # the test that runs now, if it is marked neither slow nor dag
+_quick: list[str] = []  # id of the running test, if it is marked neither slow nor dag
 
 
 def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
@@ -367,7 +375,7 @@ sys.addaudithook(_refuse_processes)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Hold quick tests to starting no Python, DVC or browser: `make quick` is to stay quick."""
+    """Keep quick tests from starting Python, DVC or a browser, so that `make quick` stays quick."""
     marked = item.get_closest_marker("slow") or item.get_closest_marker("dag")
     _quick[:] = [] if marked else [item.nodeid]
     try:
@@ -378,7 +386,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Whoever wants more takes them: on a busy machine threads wait for one another longer than a tiny model takes."""
+    """Limit torch to one thread; a test that needs more sets them itself.
+
+    On a busy machine, threads wait for one another longer than a tiny model computes.
+    """
     import torch
 
     threads = torch.get_num_threads()
@@ -389,7 +400,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def built_template(tmp_path_factory: pytest.TempPathFactory) -> Repo:
-    """Built by whichever test process comes first; the others wait for it."""
+    """Return a repository built by the first test process to get here; the others wait for it."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -405,7 +416,7 @@ def built_template(tmp_path_factory: pytest.TempPathFactory) -> Repo:
 
 @pytest.fixture
 def built_repo(built_template: Repo, tmp_path: Path) -> Iterator[Repo]:
-    """A repository in which everything has run once."""
+    """Yield a repository in which every stage has run once."""
     shutil.copytree(built_template.path, tmp_path / "repo", symlinks=True)
     yield Repo(tmp_path / "repo")
     shutil.rmtree(tmp_path, ignore_errors=True)
@@ -413,13 +424,13 @@ def built_repo(built_template: Repo, tmp_path: Path) -> Iterator[Repo]:
 
 @pytest.fixture
 def fresh_repo(tmp_path: Path) -> Repo:
-    """A repository in which nothing has run yet."""
+    """Return a repository in which no stage has run yet."""
     return make_repo(tmp_path / "repo")
 
 
 @pytest.fixture
 def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    """A server on loopback, which this process and those it starts take for S3."""
+    """Yield a server on loopback that this process and its children use as S3."""
     pytest.importorskip("moto", reason="moto is not installed: nothing was put into a bucket")
     with running_s3(tmp_path / "s3") as server:
         for name, value in server.environment.items():

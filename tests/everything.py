@@ -1,4 +1,4 @@
-"""All text in the files of a folder, however it is packed: what a search for a text must look through."""
+"""Text in the files of a folder, however it is encoded or compressed, for tests that search for a string."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 def texts_in(path: Path, tokenizer: Path) -> Iterator[str]:
-    """What a file says: as it is, unpacked, its table's cells, its tokens decoded."""
+    """Yield the text of a file: its raw bytes, zlib-decompressed, the cells of a Parquet table, decoded token ids."""
     data = path.read_bytes()
     yield data.decode("utf-8", errors="replace")
-    if data[:1] == b"\x78":  # an object of git
+    if data[:1] == b"\x78":  # zlib header, as of a git object
         yield zlib.decompress(data).decode("utf-8", errors="replace")
     if data[:4] == b"PAR1":
         for row in pq.read_table(path).to_pylist():

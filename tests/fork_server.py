@@ -1,10 +1,12 @@
-"""Commands as tests run them many times: forked from one process that has the libraries in memory already.
+"""Server that runs commands in forks of a process that has the libraries imported already.
+
+Tests run many commands, and imports take most of the time of a tiny stage.
 
 `python -P tests/fork_server.py SOCKET` serves until its stdin ends; `python tests/fork_server.py SOCKET dvc repro` has
-it run a command: `dvc`, `niels-gpt` or `python`. It imports the libraries that PRELOADED names, or else LIBRARIES and
-DVC. The project's code is imported by the command itself, from where it runs, and so it is by each stage, which is
-forked from DVC's process. dvc.lock is written as by `niels-gpt run`. Imports are most of what a tiny stage takes.
-Plain processes are started by tests that stop them half-way, and by CI's own `make run`.
+it run a command: `dvc`, `niels-gpt` or `python`. It imports the modules that the environment variable PRELOADED names,
+by default LIBRARIES and DVC. The project's code is imported by each command, from the folder it runs in, and by each
+stage, which is forked from DVC's process. dvc.lock is written as by `niels-gpt run`. Tests that stop a command half-way
+and CI's own `make run` start plain processes instead.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ DVC = ("dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run", "dvc.rep
 
 @contextmanager
 def asked(address: str, command: Sequence[str], cwd: str, env: Mapping[str, str], fds: Sequence[int]) -> Iterator[Any]:
-    """Start a command with these three descriptors; yields (its pid, what waits for its exit code)."""
+    """Start a command with three file descriptors; yield (its pid, a function that waits for its exit code)."""
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
         request = json.dumps([list(command), cwd, dict(env)]).encode()
@@ -49,9 +51,9 @@ def serve(address: str) -> None:
 
     for name in os.environ.get("PRELOADED", " ".join(LIBRARIES + DVC)).split():
         importlib.import_module(name)
-    gc.disable()  # of a tenth of the time
+    gc.disable()  # it takes a tenth of the time
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for commands
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that run `_attend`
     with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as ready:
         listener.bind(address)
         listener.listen()
@@ -90,7 +92,7 @@ def _attend(client: socket.socket) -> NoReturn:
 
 
 def become(command: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> NoReturn:
-    """Be the process that this command is, in that folder and environment."""
+    """Run a command in this process, in the given folder and environment, and exit with its code."""
     import atexit
     import runpy
     import traceback
@@ -143,7 +145,7 @@ def _dvc(arguments: list[str]) -> int:
     dvc.stage.run._run = _run_stage
     dvc.dvcfile.modify_yaml = runpy.run_path(str(ROOT / "niels_gpt/pipeline/repro.py"))["modify_lock"]
     code = main(arguments)
-    gc.collect()  # while there is an interpreter: destructors left for later complain
+    gc.collect()  # before the interpreter shuts down: destructors left for later complain
     return code
 
 
@@ -157,7 +159,7 @@ def _run_stage(executable: str, cmd: str, *, cwd: str, env: dict[str, str], **_:
     child = os.fork()
     if child == 0:
         become(words, cwd=cwd, env=env)
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as DVC: a Ctrl-C is for the stage
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in DVC: Ctrl-C is for the stage
     try:
         _, status = os.waitpid(child, 0)
     finally:

@@ -1,5 +1,7 @@
-"""Ranks by fork, for tests: as torchrun starts them, but with torch imported once. For a process that has done nothing
-else yet: threads do not survive a fork."""
+"""Distributed ranks started by fork, for tests: as with torchrun, but torch is imported only once.
+
+Fork from a process that has done nothing else yet: threads do not survive a fork.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from collections.abc import Callable
 
 
 def fork_ranks(size: int, work: Callable[[int], None], *, hosts: int = 1) -> list[int]:
-    """`work(rank)` in a process each, described to itself as one of the ranks of so many hosts; their exit codes."""
+    """Run `work(rank)` in a process per rank, with torchrun's variables for `hosts` hosts; return the exit codes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     here, pids = size // hosts, []

@@ -1,4 +1,4 @@
-"""Stages run in this process, in the current folder, without DVC: for tests of what one stage does."""
+"""Helpers that run stages in this process and in the working folder, without DVC, for tests of single stages."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from tests.conftest import ROOT, TINY, with_values
 
 
 def tiny_params(changes: dict[str, object] | None = None) -> Params:
-    """The sample's, cut down, with some values changed by their dotted names."""
+    """Return the sample's parameters at a tiny size, with `changes` applied by dotted name."""
     sample = (ROOT / "params.yaml").read_text(encoding="utf-8")
     return parse_params(with_values(sample, {**TINY, **(changes or {})}))[0]
 
 
 def run_in_process(name: str, main: Callable[[Stage], None], params: Params, key: str = "") -> None:
-    """One stage, its outs published at the end as `run_stage` does."""
+    """Run one stage and publish its outputs at the end, as `run_stage` does."""
     stage = Stage(name=name, key=key, params=params, inputs=Inputs(params={"of": name}, deps={}))
     main(stage)
     for final, temporary in stage._outs.items():
@@ -73,7 +73,7 @@ SOURCES: dict[str, object] = {
             "budget": {"max_train_tokens": None, "max_val_tokens": None},
         },
     },
-    "duplicates": {"exact": "keep", "near": None},  # the texts of tests are much alike
+    "duplicates": {"exact": "keep", "near": None},  # test texts are much alike
     "p_train": {"notes": 1.0},
     "p_val": {"notes": 1.0},
     "p_sft": {"own": 1.0},
@@ -92,12 +92,12 @@ STAGES: dict[str, tuple[Callable[[Stage], None], str]] = {
 
 @cache
 def notes_params() -> Params:
-    """Of notes and chats of one's own, and of nothing else."""
+    """Return parameters whose only sources are notes and the user's own chats."""
     return tiny_params(SOURCES)
 
 
 def run(name: str, params: Params | None = None) -> None:
-    """One of the stages above."""
+    """Run one of `STAGES`."""
     main, key = STAGES[name]
     run_in_process(name.split(maxsplit=1)[0], main, params or notes_params(), key)
 
@@ -105,7 +105,7 @@ def run(name: str, params: Params | None = None) -> None:
 def write_source(
     name: str, rows: Sequence[Document] | Sequence[Chat], *, part_rows: int = 1000, **facts: object
 ) -> Texts:
-    """What `load` leaves of a source, in parts of so many rows."""
+    """Write a source as `load` does, in parts of `part_rows` rows."""
     folder, parts = Path("cache/raw", name), []
     for number, first in enumerate(range(0, len(rows), part_rows)):
         path = folder / f"part-{number:05d}.parquet"
@@ -118,7 +118,7 @@ def write_source(
 
 
 def no_duplicates(name: str, params: Params) -> None:
-    """What `duplicates` leaves of a source in which there are none."""
+    """Write what `duplicates` writes for a source without duplicates."""
     digest, folder = open_texts(Path("cache/raw", name), stored=store_of(params, name)).digest, Path("cache/duplicates")
     shutil.rmtree(folder / name, ignore_errors=True)
     folder.mkdir(exist_ok=True)
@@ -126,7 +126,7 @@ def no_duplicates(name: str, params: Params) -> None:
 
 
 def make_caches(notes: Sequence[str], params: Params | None = None) -> None:
-    """Notes, and twelve chats, as the stages leave them in cache/: raw, split, tokens, mix."""
+    """Run all stages on the notes and twelve chats, so that cache/ has raw texts, splits, tokens and the mix."""
     write_source("notes", [Document(id=str(i), text=note) for i, note in enumerate(notes)])
     messages = [{"role": "user", "content": "why"}, {"role": "assistant", "content": "because"}]
     write_source("own", [Chat(id=str(i), messages=messages) for i in range(12)])
@@ -135,14 +135,14 @@ def make_caches(notes: Sequence[str], params: Params | None = None) -> None:
 
 
 class Checkout:
-    """A folder whose one source of interest is `roam`."""
+    """Project folder for tests of a single source, `roam`."""
 
     def __init__(self, folder: Path) -> None:
         self.notes = folder / "data/roam"
         self.notes.mkdir(parents=True)
 
     def run(self, module: Any, name: str, **changes: object) -> Path:
-        """Run a stage's own part; what it wrote lies in the folder this returns, as if it had been published."""
+        """Run the `main` of a stage, move its outputs into place, and return the path of the first."""
         text = with_values(
             (ROOT / "params.yaml").read_text(), TINY | {f"sources.roam.{k}": v for k, v in changes.items()}
         )
@@ -156,7 +156,7 @@ class Checkout:
 
 
 def texts(folder: Path) -> list[str]:
-    """All that a source's parts have."""
+    """Return the texts of all parts of a source, after checking their number and size against the manifest."""
     found, opened = [], open_texts(folder)
     for part in opened.parts:
         with reading_part(opened.store, part) as path:
@@ -172,7 +172,7 @@ def texts_of(file: Path) -> list[str]:
 
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """A training stage takes Ctrl-C and SIGTERM; afterwards they are whose they were."""
+    """Restore the handlers of SIGINT and SIGTERM after the block, since a training stage replaces them."""
     before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,8 +1,8 @@
-"""Run by test_checkpoint: writers killed at every step of their way, by the writer itself and not by a clock.
+"""Writers that kill themselves at chosen points of a write, instead of by a timer; run by test_checkpoint.
 
-Each kill is a fork that counts the calls it makes (Python's and C's, begun and ended) and at the n-th sends itself
-SIGKILL. Prints, for the kills in order, whether the old was there afterwards, nothing, or the new: a line for the
-state of a run, and one for a folder.
+Each kill is a fork that counts its calls (of Python and C functions, entry and return) and sends itself SIGKILL at the
+n-th. Prints two lines, one for the state of a run and one for a folder: for each kill in order, whether the old
+version, nothing or the new version was there afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WEIGHTS = torch.arange(40_000.0)
 
 
 def killed_at(n: int | None, write: Callable[[], None]) -> int:
-    """Calls that a fork made in `write`: all of them for None, else it is killed at the n-th."""
+    """Run `write` in a fork that is killed at its n-th call (None: never); return its number of calls, 0 if killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -49,7 +49,7 @@ def killed_at(n: int | None, write: Callable[[], None]) -> int:
 
 
 def instants(total: int) -> range:
-    """Forty of all calls, and the last among them."""
+    """Return about 40 call numbers up to `total`, evenly spaced and including `total`."""
     return range(total, 0, -max(1, total // 40))[::-1]
 
 

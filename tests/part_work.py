@@ -1,4 +1,4 @@
-"""What test_engine gives workers to do. In a module of its own, and a small one: their processes import it."""
+"""Worker functions for test_engine, in a small module of their own, since worker processes import it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from niels_gpt.jobs.engine import Record, Worker
 
 @dataclass(frozen=True)
 class Piece:
-    """A part, and a folder in which tries leave a trace."""
+    """Part to work on, and the folder in which every try leaves a file."""
 
     name: str
     folder: str
@@ -25,7 +25,7 @@ class Piece:
         return len(list(Path(self.folder).glob(f"{self.name}.try*")))
 
     def note_try(self) -> int:
-        """How many there were before."""
+        """Record a try; return the number of tries before it."""
         before = self.tries()
         Path(self.folder, f"{self.name}.try{before}").write_text(str(os.getpid()))
         return before
@@ -63,7 +63,7 @@ def no_disk(item: Piece, worker: Worker) -> str:
 
 
 class Odd(Exception):
-    """Of the kind that cannot be sent to another process."""
+    """Exception that cannot be sent to another process."""
 
     def __init__(self, what: str, where: Callable[[], None]) -> None:
         super().__init__(what)
@@ -82,7 +82,7 @@ def damaged_input(item: Piece, worker: Worker) -> str:
 
 
 def first_ends_when_another_has_begun(item: Piece, worker: Worker) -> str:
-    """The others never end."""
+    """Return for part 0 as soon as another part has begun; sleep for 600 s for the others."""
     if item.name.endswith("0"):
         while not list(Path(item.folder).glob("*[1-9].try*")):
             time.sleep(0.01)
@@ -92,7 +92,7 @@ def first_ends_when_another_has_begun(item: Piece, worker: Worker) -> str:
     return "too late"
 
 
-# With records
+# Workers that return a record
 
 
 def write_file(item: Piece, worker: Worker) -> Record:

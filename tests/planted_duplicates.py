@@ -1,4 +1,4 @@
-"""Sources with duplicates in them, and how they are split."""
+"""Sources with planted duplicates, and helpers to split them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sentence(rng: random.Random) -> str:
 
 
 def note(rng: random.Random) -> str:
-    """Paragraphs of sentences; from 60 words to 600."""
+    """Return paragraphs of sentences, about 60 to 600 words in all."""
     paragraphs = [" ".join(sentence(rng) for _ in range(rng.randint(2, 5))) for _ in range(rng.randint(3, 10))]
     return "\n\n".join(paragraphs)
 
@@ -66,7 +66,7 @@ def chat(text: str, number: int, tree: int) -> Chat:
 
 
 def decide(params: Params) -> dict[str, dict[str, set[int]]]:
-    """The rows of each side of every source, by way of the stages."""
+    """Run the duplicates and split stages; return the rows on each side (train, val) of every source."""
     run_in_process("duplicates", duplicates.main, params)
     for name in params.sources:
         run_in_process("split", split.main, params, name)
@@ -87,7 +87,7 @@ def sides_of(name: str, params: Params) -> dict[str, set[int]]:
 
 
 def write_notes(held_out: Sequence[int] = (19,), **texts: Sequence[str]) -> None:
-    """These, and behind them twenty unrelated ones in each source; `held_out` are rows of the wiki."""
+    """Write `texts`, then 20 unrelated ones, to each source; the wiki's rows `held_out` are marked as val."""
     rng = random.Random(11)
     for name in ("large", "notes", "wiki"):
         own = [*texts.get(name, ()), *(note(rng) for _ in range(20))]

@@ -1,7 +1,7 @@
-"""Secrets to plant in texts. None is anybody's: they are drawn from seeds, or are the examples that standards print.
+"""Secrets to plant in texts. None is anybody's: they are sampled with a fixed seed, or printed in standards.
 
-Keys are put together here: whole ones in a repository set off the alarms of those who host it. `FORMS` are all of them,
-as notes in seven languages would have them.
+Keys are assembled here, because whole ones in a repository set off its host's alarms. `FORMS` contains all of them as
+they would appear in notes in seven languages.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def pem(kind: str = "RSA ", *, line_end: str = "\n", end: bool = True) -> str:
     return line_end.join([f"-----BEGIN {kind}PRIVATE KEY-----", *lines, *foot])
 
 
-# Forms by kind. Where words are involved, in English, German, French, Spanish, Portuguese, Italian and Dutch.
+# Forms by kind; those with words are in English, German, French, Spanish, Portuguese, Italian and Dutch.
 _TOKEN, _SECRET = drawn(20) + "4kQ7z" + drawn(15), drawn(18) + "9x/K2" + drawn(17)
 _CODES = tuple(f"{drawn(4, _HEX)}7-{drawn(4, _HEX)}3" for _ in range(6))
 LANGUAGES = ("en", "de", "fr", "es", "pt", "it", "nl")
@@ -319,7 +319,7 @@ WRITTEN = {  # in code, commands and files, which have no language
 }
 _PARTS = {"t": _TOKEN, "s": _SECRET, "c": "\n".join(_CODES), "p": "4821"}
 _NEEDLES = {"{}": (PASSWORD,), "{t}": (_TOKEN,), "{s}": (_SECRET,), "{c}": _CODES, "{p}": ("4821",)}
-_FIXED = {  # needles of forms that have none of the above
+_FIXED = {  # needles of forms without any of these placeholders
     "basic authorization": ("YW5uYTpUcjB1YjRkb3I=",),
     "SMTP": ("AGFubmEAVHIwdWI0ZG9yJjM=",),
     "docker config": ("YW5uYTpUcjB1YjRkb3ImMw==",),

@@ -1,4 +1,4 @@
-"""CUDA graphs without a GPU: what is recorded and replayed there, played by hand on a CPU."""
+"""CUDA graphs without a GPU: recording and replay, emulated on a CPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from torch.utils._pytree import tree_leaves
 
 
 class Graph:
-    """A CUDA graph played on a CPU: operations are noted with the very tensors they read and wrote, and a replay does
-    them again in those."""
+    """CUDA graph emulated on a CPU.
+
+    Operations are recorded with the very tensors they read and wrote; a replay repeats them on those tensors.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, Any, Any, Any]] = []
@@ -45,7 +47,7 @@ class Noting(TorchDispatchMode):
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
-    """The graphs that code for a GPU records from here on, on a CPU."""
+    """Patch torch.cuda to record graphs on a CPU; return the list to which each recorded graph is added."""
     recorded: list[Graph] = []
 
     @contextmanager

@@ -1,5 +1,6 @@
-"""A Ray cluster of one or two nodes on loopback, alone in its namespaces of network and processes: nothing leaves this
-machine, and nothing stays on it.
+"""Ray cluster of one or two nodes on loopback, in network and PID namespaces of its own.
+
+No traffic leaves this machine, and no process outlives the cluster.
 
 Run: python -m tests.ray_cluster NODES COMMAND...   (with RAY_ADDRESS in the command's environment)
 """
@@ -17,13 +18,13 @@ import threading
 from pathlib import Path
 
 ADDRESS = "127.0.0.1:6399"
-# One token for all who take part; without the mode, a driver is refused.
+# All nodes and drivers share one token; without the mode, a driver is refused.
 AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-this-cluster-alone"}
 _ISOLATED = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 
 def why_not() -> str | None:
-    """Why there can be no such cluster here; None where there can."""
+    """Return why such a cluster cannot run here; None if it can."""
     try:
         import ray  # noqa: F401
     except ImportError:
@@ -39,7 +40,7 @@ def run_in_cluster(nodes: int, *command: str, timeout: float = 600) -> subproces
 
 
 def _raise_loopback() -> None:
-    """A new network namespace has its loopback down; SIOCSIFFLAGS with IFF_UP."""
+    """Bring up the loopback interface, which is down in a new network namespace (SIOCSIFFLAGS with IFF_UP)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 0x1))
 
@@ -69,7 +70,7 @@ def main(nodes: int, command: list[str]) -> int:
     started = [_start_node(*head)]
     for i in range(1, nodes):
         started.append(_start_node(f"--address={ADDRESS}", f"--node-ip-address=127.0.0.{i + 1}", "--num-cpus=1"))
-    return subprocess.run(command, check=False).returncode  # leaving ends all the others in this namespace
+    return subprocess.run(command, check=False).returncode  # exiting as PID 1 ends all others in the namespace
 
 
 if __name__ == "__main__":

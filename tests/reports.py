@@ -1,4 +1,4 @@
-"""Reports with one text wherever somebody's words can come to stand."""
+"""Reports with a given text wherever a user's words can appear."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def training(name: str, source: str) -> Training:
 
 
 def report(text: str) -> str:
-    """A report with `text` wherever somebody's words can come to stand."""
+    """Return a report with `text` wherever a user's words can appear."""
     part = {"tokens": 7654321, "parts": [{"file": text, "sha256": text}]}
     return render_report(
         tables={text: [DUPLICATES, *duplicate_rows({text: DATA})]},

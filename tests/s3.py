@@ -1,4 +1,4 @@
-"""An S3 server on loopback with a public and a private bucket, and what it was asked for."""
+"""S3 server on loopback with a public and a private bucket, and a log of its requests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class S3:
         return {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
 
     def requests(self) -> list[tuple[str, str]]:
-        """(method, path) of all that was asked so far."""
+        """Return (method, path) of every request so far."""
         return re.findall(r'"(GET|PUT|POST|HEAD|DELETE) (\S+) HTTP', self.log.read_text())
 
 
@@ -63,7 +63,7 @@ def running_s3(folder: Path) -> Iterator[S3]:
         stderr=subprocess.DEVNULL,
     ) as server:
         assert server.stdout is not None
-        port = next(line.strip() for line in server.stdout if line.strip().isdigit())  # it says more than that
+        port = next(line.strip() for line in server.stdout if line.strip().isdigit())  # it prints other lines, too
         s3 = S3(f"http://127.0.0.1:{port}", log)
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline:

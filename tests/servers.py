@@ -1,4 +1,4 @@
-"""A server of a tiny model on loopback, and what to ask it."""
+"""Servers of a tiny model on loopback, and requests to send them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EOT = ByteTokenizer().special_token_ids()["eot"]
 def tiny_talker(*, slots: int = 12) -> Talker:
     torch.manual_seed(0)
     model = GPT(ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0))
-    model.tok_emb.weight.data[256:] = 0  # logits of 0 are never among the top 50: it always has something to say
+    model.tok_emb.weight.data[256:] = 0  # a logit of 0 is never in the top 50: no special token ends an answer
     return Talker("tiny", model, ByteTokenizer(), "chat_tokens", slots)
 
 
@@ -51,7 +51,7 @@ def expected(content: str, *, tokens: int = 20) -> str:
 
 
 def openai_client(address: str, *, key: str = "none") -> openai.OpenAI:
-    """The real client, imported (0.7 s) by the test processes that need it."""
+    """Return the real OpenAI client; only the test processes that need it import it (0.7 s)."""
     import openai
 
     return openai.OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0, timeout=60)
@@ -62,7 +62,7 @@ def post(app: ASGIApp, body: dict[str, object]) -> httpx.Response:
 
 
 def post_all(app: ASGIApp, bodies: Sequence[str | bytes]) -> list[httpx.Response]:
-    """Without a network."""
+    """Post the bodies to the app in this process, without a network."""
 
     async def send() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -73,7 +73,7 @@ def post_all(app: ASGIApp, bodies: Sequence[str | bytes]) -> list[httpx.Response
 
 
 def assert_refused(answer: httpx.Response, status: int, words: str) -> None:
-    """As OpenAI would: its clients look for these keys."""
+    """Check that the app refuses as OpenAI's API does, with the keys that its clients look for."""
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert words in error["message"]
@@ -82,7 +82,7 @@ def assert_refused(answer: httpx.Response, status: int, words: str) -> None:
 
 
 def connect(address: str) -> socket.socket:
-    """The time limit is a watchdog's: nothing that is tried here takes a minute."""
+    """Open a connection; the timeout is a watchdog, as nothing tested here takes a minute."""
     host, _, port = address.removeprefix("http://").rpartition(":")
     return socket.create_connection((host, int(port)), timeout=60)
 
@@ -95,7 +95,7 @@ FOR_EVER = Limits(new_tokens=10**9)
 
 
 def wait_until(reached: Callable[[], bool]) -> None:
-    """The limit is a watchdog's."""
+    """Poll until `reached` is true; the limit of a minute is a watchdog."""
     for _ in range(600):
         if reached():
             return
@@ -104,7 +104,7 @@ def wait_until(reached: Callable[[], bool]) -> None:
 
 
 def for_ever(**more: object) -> bytes:
-    """An answer without an end, in large pieces."""
+    """Return the body of a request for an endless answer in large chunks (20 logprobs per token)."""
     return json.dumps(ask("go on", max_tokens=None, logprobs=True, top_logprobs=20, **more)).encode()
 
 
@@ -137,7 +137,7 @@ CHAT, TEXT, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize"
 
 
 def streamed(address: str, content: str, *, tokens: int) -> str:
-    """What a client gets that streams its answer."""
+    """Return the text that a streaming client receives."""
     body, text = ask(content, max_tokens=tokens, stream=True), ""
     with httpx.stream("POST", address + CHAT, json=body, timeout=60) as answer:
         assert answer.status_code == 200
@@ -149,7 +149,7 @@ def streamed(address: str, content: str, *, tokens: int) -> str:
 
 @contextmanager
 def serving(app: ASGIApp) -> Iterator[str]:
-    """The address of a server on loopback, which stops with the block."""
+    """Serve the app on loopback inside the context; yield its address."""
     listening, server = listen(0), make_server(app)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -1,4 +1,4 @@
-"""Folders to survey, machines, and plans for them."""
+"""Surveys of folders, machines, and plans for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAPTOP, GPU = Machine(2e10), Machine(2e14, cuda=True)
 
 
 def a_survey(text_bytes: int, documents: int, **more: Any) -> Survey:
-    """Of English in documents of about one size."""
+    """Return the survey of a folder of English documents of similar size."""
     size = max(1, text_bytes // documents)
     values: dict[str, Any] = {
         "path": "/home/me/notes",

@@ -1,4 +1,4 @@
-"""Talkers that are tiny, or say what they are told to."""
+"""Tiny talkers, and talkers with a fixed output."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ CFG = ModelConfig(V=260, T=32, C=24, L=2, H=3, d_ff=48, dropout=0.0)
 def talker(renderer: str = "chat_tokens", *, T: int = CFG.T) -> Talker:
     torch.manual_seed(0)
     model = GPT(replace(CFG, T=T))
-    for parameter in model.parameters():  # biases and norms too, so that a mix-up of them would show
+    for parameter in model.parameters():  # biases and norms too, so that mixing them up would show
         torch.nn.init.normal_(parameter, std=0.3)
     return Talker("tiny", model, ByteTokenizer(), renderer)  # type: ignore[arg-type]
 
 
 def saying(renderer: str, ids: Sequence[int], *, T: int = 32) -> Talker:
-    """A model that always says these ids, each because it has read the one before: a step from row to row, no more.
-    The last it says again and again."""
+    """Return a talker that always generates these ids, each determined only by the id before it.
+
+    The last one repeats forever.
+    """
     model = GPT(ModelConfig(V=260, T=T, C=260, L=1, H=2, d_ff=260, dropout=0.0))
-    start = 258 if renderer == "chat_tokens" else ord(" ")  # what a prompt ends with
+    start = 258 if renderer == "chat_tokens" else ord(" ")  # the last token of a prompt
     with torch.no_grad():
         for parameter in model.blocks.parameters():
             parameter.zero_()
@@ -48,7 +50,7 @@ def saying(renderer: str, ids: Sequence[int], *, T: int = 32) -> Talker:
 
 
 def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens models read, a number for each time; of all models, from here to the end of the test."""
+    """Return a list that gets the token count of every `Decoder.extend`, of all models, until the end of the test."""
     read: list[int] = []
     extend = Decoder.extend
 
@@ -61,7 +63,7 @@ def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def write_project(root: Path) -> Talker:
-    """The parts of a finished run that the commands read."""
+    """Write the files of a finished run that the commands read; return a talker with its weights."""
     whole = talker()
     for name in ("pretrain", "sft"):
         save_checkpoint(root / f"models/{name}/best.pt", whole.model, None, 1, to_dict(CFG))
@@ -83,7 +85,7 @@ def put(data: bytes) -> str:
 def certain_talker(
     tokenizer: Tokenizer, renderer: Renderer = "chat_tokens", *, shape: dict[str, Any] | None = None
 ) -> Talker:
-    """A model of a few thousand numbers, none of them 0, that says several tokens, each 0.02 ahead of the next."""
+    """Return a tiny talker without zero weights whose greedy output varies, each token 0.02 ahead of the runner-up."""
     torch.manual_seed(234)
     shape = shape or {"T": 96, "C": 32, "L": 2, "H": 2, "d_ff": 64}
     model = GPT(ModelConfig(V=tokenizer.vocab_size, dropout=0.0, **shape))
@@ -94,8 +96,10 @@ def certain_talker(
 
 
 def talkative(cfg: ModelConfig) -> GPT:
-    """A new model says one token for ever, whatever it has read: nothing that goes wrong in generation would show. Of
-    this one the biases and norms count, too, and what it says next depends on all it has read."""
+    """Return a model whose output depends on its whole context, its biases and its norms.
+
+    A freshly initialized model repeats one token in any context, which would hide errors in generation.
+    """
     torch.manual_seed(0)
     model = GPT(cfg).eval()
     with torch.no_grad():

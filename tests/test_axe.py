@@ -1,4 +1,4 @@
-"""Contrast, labels, roles and keyboard access of the pages, as axe-core judges them in a real browser."""
+"""Accessibility tests of the pages by axe-core in a real browser: contrast, labels, roles and keyboard access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importing a pretrained model: what the folder holds, and one sentence for each thing that can be wrong."""
+"""Tests of importing a pretrained model: the contents of its folder, and a one-sentence error for each bad input."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_weights_in_several_files_are_found_by_their_index(tmp_path: Path) -> No
 
 
 def test_weights_are_read_one_by_one_and_only_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that memory holds the model once, and one tensor besides."""
+    """Memory holds the model once, plus one tensor at a time."""
     write_folder(tmp_path / "m")
     write_gguf(tmp_path / "m.gguf")
     plain, read = LazyWeights.__getitem__, []
@@ -171,7 +171,7 @@ def test_a_path_that_is_no_model_is_refused(tmp_path: Path) -> None:
         import_base(str(tmp_path / "absent.gguf"), tmp_path / "base", local=True)
 
 
-def test_without_the_wheel_the_command_that_installs_it_is_said(
+def test_without_the_wheel_the_error_names_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""A base from a hub on loopback, through the unmodified client in a process of its own."""
+"""Tests of importing a base from a hub on loopback, through the unmodified client in a separate process."""
 
 from __future__ import annotations
 

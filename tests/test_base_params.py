@@ -1,4 +1,4 @@
-"""The section `base` of params.yaml: what fits together, and one sentence for what does not."""
+"""Tests of the section `base` of params.yaml: accepted combinations, and one-sentence errors for the others."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_base_that_does_not_fit_is_refused_in_one_sentence(sentence: str, monk
     assert "; params.yaml" not in str(refused.value)
 
 
-def test_a_base_that_is_not_there_is_said_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_base_is_reported_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("wikitext", "roam", "dolly", "oasst1", "primer.txt"):
         (tmp_path / "data" / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The stages with a base, in this process: what training starts from, and what is scored beside the trained models."""
+"""Tests of the stages with a base, in this process: training from it, and scoring it beside the trained models."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ PRIVATE = {**TABLE, "notes": {**TABLE["notes"], "remote": "private"}}
 
 
 def parameters(**changes: object) -> Params:
-    """`changes` by dotted name, with __ for the dot."""
+    """Return the parameters with `changes`, whose dotted names have __ for the dot."""
     return tiny_params({**STARTED, **{name.replace("__", "."): value for name, value in changes.items()}})
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An imported base and caches made with its tokenizer."""
+    """Return a folder with an imported base, and caches made with its tokenizer."""
     path = tmp_path_factory.mktemp("based")
     params = parameters(sources=PRIVATE)
     with pytest.MonkeyPatch.context() as patch:
@@ -74,7 +74,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of it to work in."""
+    """Change to a copy of the prepared folder, and yield its path."""
     shutil.copytree(prepared, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.delenv("DVC_ROOT", raising=False)
@@ -99,7 +99,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.slow
 def test_training_starts_from_the_base_with_its_own_context_and_dropout(here: Path) -> None:
-    """Its one step has a learning rate of 0: what it ends with is what it began with."""
+    """The only step has a learning rate of 0, so the last weights are the initial ones."""
     end = trained(parameters(train__total_steps=1, train__warmup_steps=1, train__eval_every=1))
     assert same(end, weights(layout.BASE / layout.BEST))
     config = json.loads((layout.PRETRAINED / layout.CONFIG).read_text())
@@ -110,7 +110,7 @@ def test_training_starts_from_the_base_with_its_own_context_and_dropout(here: Pa
 
 
 @pytest.mark.slow
-def test_without_a_base_the_stage_leaves_a_mark_and_training_begins_at_random(here: Path) -> None:
+def test_without_a_base_the_stage_writes_a_marker_and_training_starts_from_scratch(here: Path) -> None:
     scratch = tiny_params({**SOURCES, "train.total_steps": 1, "train.warmup_steps": 1, "train.eval_every": 1})
     run_in_process("base", base.main, scratch)
     assert [path.name for path in layout.BASE.iterdir()] == [layout.LEFT_OUT]
@@ -125,10 +125,10 @@ TAUGHT = {"train__teacher": 0.5, "train__average": 0.9}
 
 @pytest.mark.parametrize(("changes", "stops"), [({}, [3]), (TAUGHT, [3, 5])], ids=["plain", "teacher and average"])
 @pytest.mark.slow
-def test_a_stopped_tuning_goes_on_to_the_bit(
+def test_an_interrupted_tuning_resumes_bit_exactly(
     changes: dict[str, Any], stops: list[int], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped at these batches of each attempt: with a teacher once in its run, and once in that of the student."""
+    """Attempt i is stopped after `stops[i]` batches: with a teacher, once in its run and once in the student's."""
     straight = trained(parameters(**changes))
     best = weights(layout.PRETRAINED / layout.BEST)
     shutil.rmtree("checkpoints")
@@ -185,7 +185,7 @@ def test_two_processes_tune_as_one_does(here: Path) -> None:
 
 @pytest.mark.dag
 def test_a_stage_with_two_processes_tunes_by_a_teacher_as_one_does(here: Path) -> None:
-    """`runtime.nproc: 2`: the stage starts torchrun, and that the ranks; the teacher is trained by both, too."""
+    """With `runtime.nproc: 2` the stage starts torchrun, which starts the ranks; both also train the teacher."""
     one = trained(parameters(**TAUGHT))
     best = weights(layout.PRETRAINED / layout.BEST)
     for folder in ("checkpoints", layout.PRETRAINED):
@@ -265,16 +265,16 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
     told = read_metrics(layout.LEAK)
     assert list(told["measured"]) == list(told["sources"]["notes"]) == models
     page, samples = layout.REPORT.read_text(), layout.SAMPLES.read_text()
-    assert "The base goes on" in page
+    assert "The base continues" in page
     assert (
-        samples.index("The base goes on")
+        samples.index("The base continues")
         < samples.index("The base answers")
-        < samples.index("The pretrained model goes on")
+        < samples.index("The pretrained model continues")
     )
     shown = "\n".join(summary_lines())
     assert [line.split()[0] for line in shown.splitlines() if "val_own" in line] == models
     assert "Private text in base: " in shown
-    shutil.rmtree(layout.TOKENIZER)  # the base has its own
+    shutil.rmtree(layout.TOKENIZER)  # the base has its own tokenizer
     answer = CliRunner().invoke(app, ["chat", "--model", "models/base", "--max-tokens", "2"], input="hello\n")
     assert answer.exit_code == 0, answer.output
     listed = CliRunner().invoke(app, ["inspect", "bases"])
@@ -284,7 +284,7 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
 
 @pytest.mark.slow
 def test_the_licence_of_the_base_goes_with_every_export(here: Path, tmp_path: Path) -> None:
-    """In the card's header, in GGUF's metadata and as its text; an export that is imported again still has it."""
+    """It is in the card's header, GGUF's metadata and a LICENSE file, and survives importing the export again."""
     trained(parameters(train__total_steps=1, train__warmup_steps=1, train__eval_every=1))
     sample = (ROOT / "params.yaml").read_text(encoding="utf-8")
     (here / "params.yaml").write_text(with_values(sample, {**TINY, **STARTED}))
@@ -314,18 +314,18 @@ def test_a_base_without_a_licence_is_exported_as_one_that_states_none(here: Path
     (layout.BASE / "LICENSE.txt").unlink()
     base = provenance_of(layout.BASE)
     assert base is not None
-    assert (base.name, base.licence, base.text) == ("tiny", None, None)  # the path is nobody's business
+    assert (base.name, base.licence, base.text) == ("tiny", None, None)  # the path stays private
     shutil.rmtree(layout.BASE)
     assert provenance_of(layout.BASE) is None
 
 
 @pytest.mark.slow
-def test_doctor_and_inspect_know_the_shape_of_the_base(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_knows_the_shape_of_the_base(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = json.loads(parameters().model_dump_json())
     said = [finding.what for finding in examine(raw, folder=here)]
     assert "base: tiny, imported" in said
     assert [line for line in said if line.startswith("epochs: notes ")]
-    assert not [line for line in said if "bits per byte" in line]  # the scaling law is one of models from scratch
+    assert not [line for line in said if "bits per byte" in line]  # the scaling law holds for models from scratch
     shutil.rmtree(layout.BASE)
     said = [finding.what for finding in examine(raw, folder=here)]
     assert "base: tiny, not imported yet; `dvc repro base` does it" in said

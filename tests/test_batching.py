@@ -1,3 +1,5 @@
+"""Tests of batch sampling: the specified batches to the bit, the range of windows, and invalid arguments."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -21,7 +23,7 @@ P = {"wiki": 0.5, "roam": 0.3, "primer": 0.2}
 
 
 def seed_loop(sources, *, p, B, T, generator):  # type: ignore[no-untyped-def]
-    """Seed 000's note, row by row."""
+    """Sample a batch row by row, as seed 000's note specifies."""
     names = sorted(sources)
     probabilities = torch.tensor([p[name] for name in names], dtype=torch.float64)
     xs, ys = [], []
@@ -35,7 +37,7 @@ def seed_loop(sources, *, p, B, T, generator):  # type: ignore[no-untyped-def]
 
 
 @given(seed=st.integers(0, 2**32), B=st.integers(1, 40), T=st.integers(1, 64))
-def test_draws_are_the_seeds_to_the_bit(seed: int, B: int, T: int) -> None:
+def test_batches_equal_the_row_by_row_reference_to_the_bit(seed: int, B: int, T: int) -> None:
     g1, g2 = (torch.Generator().manual_seed(seed) for _ in range(2))
     x, y = get_batch(SOURCES, p=P, B=B, T=T, device="cpu", generator=g1)
     expected_x, expected_y = seed_loop(SOURCES, p=P, B=B, T=T, generator=g2)
@@ -79,7 +81,7 @@ def test_every_window_is_reachable_and_the_ends_are_included() -> None:
         (P, 1300, r"T\+1 = 1301 tokens: \{'wiki': 1300\}$"),
     ],
 )
-def test_what_makes_no_sense_is_refused(p: dict[str, float], T: int, sentence: str) -> None:
+def test_invalid_arguments_are_refused(p: dict[str, float], T: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         get_batch(SOURCES, p=p, B=2, T=T, device="cpu")
 
@@ -89,7 +91,7 @@ def test_probabilities_may_be_off_by_rounding_and_a_source_just_long_enough() ->
     assert x.shape == (2, 1299)
 
 
-def test_the_seeds_type_of_sources_is_one_type() -> None:
+def test_bytes_sources_is_one_type_in_both_modules() -> None:
     assert batching.BytesSources is streams.BytesSources
     assert batching.BytesSources == dict[str, bytes]
 
@@ -118,7 +120,7 @@ def test_all_short_streams_are_listed_at_once() -> None:
 
 
 @given(st.lists(st.integers(1, 2**28 + 3), min_size=1, max_size=9), st.integers(0, 2**32))
-def test_many_places_at_once_are_the_draws_of_one_after_the_other(bounds: list[int], seed: int) -> None:
+def test_random_integers_in_bulk_equal_one_call_per_bound(bounds: list[int], seed: int) -> None:
     ours, theirs = (torch.Generator().manual_seed(seed) for _ in range(2))
     drawn = _randints(np.array(bounds), ours).tolist()
     assert drawn == [int(torch.randint(0, bound, (1,), generator=theirs)) for bound in bounds]
@@ -140,7 +142,7 @@ def test_an_epoch_takes_all_of_a_text_before_any_of_it_again(seed: int) -> None:
     assert len(second) == tiles, "two epochs are asked for"
     for epoch in (first, second):
         times = np.bincount(np.concatenate([row.ids[:16] for row in epoch]), minlength=1300)
-        inner = np.r_[16:968, 1032:1268]  # not the ends of the two arrays, over which no window reaches
+        inner = np.r_[16:968, 1032:1268]  # without the ends of the two arrays, which no window crosses
         assert (times[inner] == 1).all()
     assert [row.window for row in first] != [row.window for row in second]
     assert [row.window for row in first] != sorted(row.window for row in first)

@@ -1,4 +1,4 @@
-"""`niels-gpt benchmark`, and lm-eval against the server: both score as the model itself does."""
+"""Tests of `niels-gpt benchmark` and of lm-eval against the server: both must give the model's own scores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_scores_are_those_of_the_report_card_whatever_the_batch() -> None:
     nats = text_nats(talker.model, talker.tokenizer, texts, T=64, B=64)
     assert [-logprob for logprob, _ in found] == pytest.approx(nats, abs=1e-5 * 64)
     assert not any(greedy for _, greedy in found)
-    assert talker.engine.add([1], benchmark_sampling()) is not None  # all slots are free again
+    assert talker.engine.add([1], benchmark_sampling()) is not None  # slots are free again
 
 
 def benchmark_sampling() -> Any:
@@ -95,7 +95,7 @@ def test_rows_of_llm_foundry_become_those_of_lm_eval(tmp_path: Path) -> None:
         assert benchmark.read_sets(name, tmp_path) == {name: [expected[name]] * 2}
 
 
-def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_the_file_or_the_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"has neither blimp.jsonl nor blimp/\*.jsonl: download the set"):
         benchmark.read_sets("blimp", tmp_path)
     write_sets(tmp_path, {"blimp/a.jsonl": PAIRS[:2], "blimp/b.jsonl": [{"sentence_good": "x"}], "piqa.jsonl": []})
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.usefixtures("needs_lm_eval")
 def test_a_model_that_knows_nothing_is_right_by_chance_and_a_constant_one_never(tmp_path: Path) -> None:
-    """Of texts of one length: of two of different lengths whoever knows nothing prefers the shorter."""
+    """Both texts of a pair have the same length, since a model that knows nothing prefers the shorter one."""
     letters = iter(["abcdefghijklmnopqrst"[int(20 * number)] for number in uniform_numbers((8000,), seed=1)])
     words = ["".join(next(letters) for _ in range(10)) for _ in range(800)]
     random = [{"sentence_good": good, "sentence_bad": bad} for good, bad in zip(words[::2], words[1::2], strict=True)]
@@ -136,7 +136,7 @@ def test_lm_eval_against_the_server_is_equal_to_direct_scoring(tmp_path: Path) -
     from lm_eval.tasks import TaskManager
 
     talker = tiny_talker(slots=3)
-    export_transformers(talker, tmp_path / "hf", card="")  # lm-eval makes ids itself
+    export_transformers(talker, tmp_path / "hf", card="")  # lm-eval tokenizes by itself
     question = {"goal": "Boots?", "sol1": "In sun.", "sol2": "In the soup.", "label": 0}
     folder = write_sets(tmp_path, {"blimp/own.jsonl": PAIRS[:30:3], "piqa.jsonl": [question] * 2})
     tasks = [*benchmark.make_tasks("blimp", folder), *benchmark.make_tasks("piqa", folder)]

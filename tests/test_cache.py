@@ -1,4 +1,4 @@
-"""Budgets, shards, meta.json, and the mix of several caches. (The seed's acceptance tests have files of their own.)"""
+"""Tests of token caches: budgets, shards, meta.json and the mix. (The seed's acceptance tests have their own files.)"""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ PARAMS = parse_params((ROOT / "params.yaml").read_text())[0]
 
 @pytest.fixture
 def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `tokenize` leaves for `cache`, of every source of the sample."""
+    """Write the manifests that `tokenize` makes for `cache`, of all sources of the sample; return the cache folder."""
     monkeypatch.chdir(tmp_path)
     shared = {"tokenizer_sha256": "a" * 64, "vocab_size": 260}
     for name in PARAMS.texts:

@@ -1,4 +1,4 @@
-"""build-all over datasets in files: its layout, its flags, and a gutenberg that cannot be had."""
+"""Tests of `build-all` on datasets in local files: its layout, its flags, and datasets that are unavailable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_rows(path: Path, rows: Iterable[object]) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every dataset but wikitext as a file, and a hub that is out of reach."""
+    """Write fineweb, gutenberg, dolly and oasst1 as files, and make the hub unreachable; return the files' folder."""
     import datasets
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -58,7 +58,7 @@ def build(data: Path, *flags: str, only: Iterable[str] = (), tokenizer: Path | N
 
 @pytest.mark.slow
 def test_no_meta_holds_a_path_of_this_machine(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absolute, relative or missing: equal datasets give equal bytes wherever they lie."""
+    """Equal datasets give equal bytes under absolute and relative paths; of a missing one only the name is recorded."""
     for split in ("train", "validation", "test"):
         write_rows(data / "wikitext" / f"{split}.jsonl", ({"text": f" = {i} = \n"} for i in range(9)))
     for i in range(20):
@@ -80,7 +80,7 @@ def test_no_meta_holds_a_path_of_this_machine(data: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_a_gutenberg_that_cannot_be_had_is_said_in_its_meta_and_is_no_failure(data: Path) -> None:
+def test_an_unavailable_gutenberg_is_recorded_in_its_meta_and_is_no_failure(data: Path) -> None:
     done = build(data, "--gutenberg-dataset=nobody/nothing", only=["gutenberg", "dolly15k"])
     assert done.exit_code == 0, done.output
     assert "pretrain/gutenberg: not built: " in done.output
@@ -90,22 +90,22 @@ def test_a_gutenberg_that_cannot_be_had_is_said_in_its_meta_and_is_no_failure(da
     meta = read_meta(out / "meta.json")
     assert (meta["status"], meta["dataset_name"], meta["train_tokens"]) == ("not built", "nobody/nothing", 0)
 
-    assert build(data, only=["gutenberg"]).exit_code == 0  # it can be had again
+    assert build(data, only=["gutenberg"]).exit_code == 0  # available again
     built = files(out)
     assert "status" not in read_meta(out / "meta.json")
     assert "train/shard_00000.bin" in built
     assert build(data, "--gutenberg-dataset=nobody/nothing", only=["gutenberg"]).exit_code == 0
-    assert files(out) == built  # what is there is not thrown away
+    assert files(out) == built  # an existing cache is kept
 
 
 @pytest.mark.slow
-def test_any_other_dataset_that_cannot_be_had_is_a_failure(data: Path) -> None:
+def test_any_other_unavailable_dataset_is_a_failure(data: Path) -> None:
     done = build(data, "--fineweb-dataset=nobody/nothing", only=["fineweb_edu", "dolly15k"])
     assert done.exit_code == 1
     assert "1 caches were not built: pretrain/fineweb_edu" in done.output
     assert "sft/dolly15k: built" in done.output
     assert not (data.parent / "c/pretrain/fineweb_edu").exists()
-    done = build(data, "--gutenberg-val-tokens=3", only=["gutenberg"])  # had, and nothing in it fits
+    done = build(data, "--gutenberg-val-tokens=3", only=["gutenberg"])  # available, but no document fits
     assert done.exit_code == 1
     assert "max_val_tokens" in done.output
 
@@ -127,7 +127,7 @@ def test_the_tokenizer_lies_in_the_layout(data: Path) -> None:
         assert read_meta(meta)["tokenizer_sha256"] == sha256_file(kept / "spm.model") == expected
         assert read_meta(meta)["vocab_size"] == 280
 
-    (kept / "meta.json").unlink()  # a tokenizer that somebody put there
+    (kept / "meta.json").unlink()  # as if a user had put the tokenizer there
     (kept / "spm.vocab").write_text("his")
     assert build(data, only=["dolly15k"], tokenizer=kept).exit_code == 0
     assert read_meta(kept / "meta.json")["tokenizer_sha256"] == expected
@@ -146,7 +146,7 @@ def test_without_a_tokenizer_nothing_is_built(data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_loaders_can_do_has_a_flag(data: Path) -> None:
+def test_options_of_the_loaders_have_flags(data: Path) -> None:
     def built(name: str, *flags: str) -> Path:
         assert build(data, *flags, only=[name]).exit_code == 0
         return data.parent / ("c/sft" if name in ("dolly15k", "oasst1") else "c/pretrain") / name
@@ -169,7 +169,7 @@ def test_what_the_loaders_can_do_has_a_flag(data: Path) -> None:
     assert len(val) == 10
     assert chats(built("dolly15k", "--sft-val-frac=0.5", "--seed=7"), "val") != val
     meta = read_meta(built("dolly15k", "--sft-context=5", "--sft-val-frac=0.5") / "meta.json")
-    assert meta["train_dropped"] + meta["val_dropped"] == 10  # questions of two digits
+    assert meta["train_dropped"] + meta["val_dropped"] == 10  # questions with two digits do not fit
     done = build(data, "--sft-context=3", only=["oasst1"])
     assert done.exit_code == 1
     assert "has no chat with an answer to learn" in done.output

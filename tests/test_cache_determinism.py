@@ -1,4 +1,4 @@
-"""Equal input and seed: equal bytes. Another seed or buffer: other tokens, not only another meta.json."""
+"""Token caches: equal input and seed give equal bytes; another seed or buffer changes tokens, not only meta.json."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_a_shuffle_buffer_mixes_texts_as_far_as_it_reaches_and_none_keeps_their_
         assert sorted(order) == sorted(TEXTS)
         rows = [TEXTS.index(text) for text in order]
         earlier = [row - place for place, row in enumerate(rows)]
-        assert max(earlier) <= buffer  # a text leaves the buffer no sooner than it has come into it
+        assert max(earlier) <= buffer  # a text cannot leave the buffer before it has entered it
         moved[buffer] = sum(map(abs, earlier)) / len(earlier)
     assert 1 < moved[4] < moved[64] / 4
     neighbours = sum(later == row + 1 for row, later in itertools.pairwise(rows))
-    assert neighbours < len(rows) / 5  # 1 in 64 stays beside the one before it
+    assert neighbours < len(rows) / 5  # by chance, about 1 in 64 still follows its predecessor

@@ -1,4 +1,4 @@
-"""Canaries: sentences nobody can know, planted among documents that stay as they are, and what models keep of them."""
+"""Tests of canaries: unguessable sentences, planted among unchanged documents, and how much of them models memorize."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_canaries_differ_follow_the_seed_and_are_planted_once_four_and_sixteen_t
     assert [canary.copies for canary in made[:5]] == [1, 4, 16, 1, 4]
     assert planted_texts(made[:2]) == [made[0].sentence, *[made[1].sentence] * 4]
     assert make_canaries(0, seed=1) == []
-    assert made[0].sentence == "The code word of tigaro is pizozo."  # on every machine and of every release
+    assert made[0].sentence == "The code word of tigaro is pizozo."  # the same on every machine and in every release
 
 
-def test_what_is_there_stays_in_order_among_what_is_planted(tmp_path: Path) -> None:
-    documents: Any = Trained([[1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11]])  # the last is more than training draws from
+def test_documents_stay_whole_and_in_order_among_planted_ones(tmp_path: Path) -> None:
+    documents: Any = Trained([[1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11]])  # training samples none of the last
     planted = [np.array([100 + i, 200], dtype=np.int64) for i in range(30)]
     stream = plant(documents, planted, folder=tmp_path, seed=3, apart=True)
     ids = stream.arrays[0][0 : len(stream)]
@@ -57,9 +57,9 @@ def test_what_is_there_stays_in_order_among_what_is_planted(tmp_path: Path) -> N
     assert stream.documents is not None
     starts = stream.documents[0].offsets.tolist()  # type: ignore[union-attr]
     assert len(starts) == 33
-    assert [ids[start] for start in starts if ids[start] < 100] == [1, 4, 6]  # none is cut in two
+    assert [ids[start] for start in starts if ids[start] < 100] == [1, 4, 6]  # no document is split
     firsts = [int(ids[start]) for start in starts]
-    assert 1 < firsts.index(4) - firsts.index(1) < 30  # some stand among the documents
+    assert 1 < firsts.index(4) - firsts.index(1) < 30  # some are planted between documents
     assert plant(documents, planted, folder=tmp_path, seed=3, apart=False).documents is None
 
 
@@ -87,12 +87,12 @@ def test_exposure_is_high_for_what_was_learned_and_chance_for_what_was_not() -> 
     known, unknown = found[: len(canaries)], found[len(canaries) :]
     assert all(exposure.bits == np.log2(REFERENCES + 1) for exposure in known)
     assert sum(exposure.extracted for exposure in known) > 5
-    assert 0.7 < np.mean([exposure.bits for exposure in unknown]) < 2.5  # 1.44, give or take
+    assert 0.7 < np.mean([exposure.bits for exposure in unknown]) < 2.5  # 1.44 bits are expected by chance
     assert not any(exposure.extracted for exposure in unknown)
 
 
 @pytest.mark.slow
-def test_a_model_that_tells_nothing_apart_has_learned_nothing() -> None:
+def test_a_model_that_gives_all_sentences_one_probability_has_no_exposure() -> None:
     model = GPT(TINY)
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
@@ -105,7 +105,7 @@ def test_a_short_context_is_given_what_fits_of_the_beginning() -> None:
     assert len(measure_exposure(model, TOKENIZER, make_canaries(2, seed=1), seed=1, B=512)) == 2
 
 
-def test_numbers_are_told_by_how_often_a_sentence_was_planted() -> None:
+def test_exposure_is_reported_by_number_of_copies() -> None:
     found = [CanaryExposure(1, 1.0, False), CanaryExposure(1, 3.0, False), CanaryExposure(16, 12.0, True)]
     stats = {"source": "roam", "references": 4095, "by_copies": exposure_stats(found)}
     assert stats["by_copies"] == {

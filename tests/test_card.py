@@ -1,4 +1,4 @@
-"""The report card, of models whose answers are known."""
+"""Tests of the report card, with models whose answers are known."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 class Uniform(nn.Module):
-    """Every token is equally likely."""
+    """Model that gives every token the same probability."""
 
     def __init__(self, V: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Uniform(nn.Module):
 
 
 class Reader(Uniform):
-    """Has read some texts and knows how each goes on; of all else, nothing."""
+    """Model that predicts how each of its texts continues, and is uniform on everything else."""
 
     def __init__(self, texts: Sequence[str], tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer.vocab_size)
@@ -96,7 +96,7 @@ class Reader(Uniform):
         for row, ids in zip(logits, x.tolist(), strict=True):
             for i in range(len(ids)):
                 known = self.after.get(tuple(ids[: i + 1]))
-                if known is None:  # nor does it know what comes behind that
+                if known is None:  # the rest of the row is unknown, too
                     break
                 row[i, list(known)] = 30.0
         return logits
@@ -109,10 +109,10 @@ def test_probes_are_the_same_every_time_and_differ_by_seed() -> None:
     assert probes.closing_questions() != probes.closing_questions(probes.SEED + 1)
     for choice in probes.spelling_choices():
         assert len(set(choice)) == 4
-        assert len({len(text.encode()) for text in choice}) == 1  # none is likelier for being shorter
+        assert len({len(text.encode()) for text in choice}) == 1  # none is more probable for being shorter
 
 
-def test_what_is_opened_is_closed_by_each_mark_and_its_own_stands_on_the_diagonal() -> None:
+def test_each_opening_mark_is_paired_with_every_closing_mark_its_own_on_the_diagonal() -> None:
     for marked in probes.closing_questions():
         for i, (opened, closed) in enumerate(probes.MARKS.items()):
             for j, other in enumerate(probes.MARKS.values()):
@@ -129,7 +129,7 @@ def test_pairs_are_minimal_and_as_many_of_each_phenomenon() -> None:
     assert len({text for _, *both in pairs for text in both}) == 600
     assert all(good[0].isupper() and good[-1] in ".?" and bad[-1] in ".?" for _, good, bad in pairs)
     shorter, longer = (sum(sign * (len(b) - len(g)) > 0 for _, g, b in pairs) for sign in (1, -1))
-    assert abs(shorter - longer) < 15  # whoever prefers the shorter text gains nothing
+    assert abs(shorter - longer) < 15  # preferring the shorter text gains nothing
 
 
 def test_a_tie_is_no_sign_of_grammar() -> None:
@@ -146,19 +146,17 @@ def test_a_uniform_model_is_right_by_chance_and_saves_nothing() -> None:
         assert measured.value == pytest.approx(card[name].value, abs=1e-6)
 
 
-def test_what_a_tokenizer_knows_by_itself_is_that_of_a_uniform_model(pieces: Tokenizer) -> None:
+def test_the_blind_card_of_a_tokenizer_is_that_of_a_uniform_model(pieces: Tokenizer) -> None:
     blind, uniform = blind_card(pieces), likelihood_card(Uniform(pieces.vocab_size), pieces, T=T, B=64)
     for name, measured in uniform.items():
         assert blind[name].value == pytest.approx(measured.value, abs=1e-4)
-    assert 0.25 < blind["grammar"].value < 0.5  # the shorter of two, and a tie is wrong
-    assert blind["spelling"].value > 0.5  # words it was trained on are fewer pieces
+    assert 0.25 < blind["grammar"].value < 0.5  # the text of fewer tokens wins, and a tie is wrong
+    assert blind["spelling"].value > 0.5  # words it was trained on have fewer tokens
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
-def test_whoever_has_read_the_right_texts_chooses_them_and_of_the_wrong_ones_never(
-    kind: str, pieces: Tokenizer
-) -> None:
+def test_a_model_prefers_the_texts_it_has_memorized_whether_right_or_wrong(kind: str, pieces: Tokenizer) -> None:
     tokenizer: Tokenizer = BYTES if kind == "bytes" else pieces
     own = [marked[i][i] for marked in probes.closing_questions() for i in range(3)]
     others = [marked[i][(i + 1) % 3] for marked in probes.closing_questions() for i in range(3)]
@@ -217,7 +215,7 @@ def test_one_item_has_no_error_and_no_warning() -> None:
 
 
 def sure(renderer: str, ids: Sequence[int]) -> GPT:
-    """Says these ids, and nothing else can be drawn."""
+    """Return a model that generates these ids even when sampling, since no others are probable."""
     model = saying(renderer, ids, T=64).model
     with torch.no_grad():
         model.blocks[0].mlp.fc2.weight.mul_(1000)  # type: ignore[union-attr, operator]
@@ -241,7 +239,7 @@ def test_a_text_ends_with_its_turn_or_when_there_is_enough(renderer: str, ids: S
 
 
 @pytest.mark.slow
-def test_a_text_is_drawn_by_its_own_seed() -> None:
+def test_each_text_is_sampled_with_its_own_seed() -> None:
     torch.manual_seed(0)
     model = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.5))
     ids = opening_prompt(BYTES, "The")
@@ -288,7 +286,7 @@ def test_a_card_of_what_was_written() -> None:
     assert card["length"].error == pytest.approx(math.hypot(math.sqrt(18) / 2, 1) / 8)
     assert "length" not in answer_card(answers, replies=[])
     stopped = answer_card([Text("x" * MAX_BYTES, False)] * 2, replies=[Text("y" * 5000, True)] * 2)
-    assert stopped["length"].value == pytest.approx(1)  # a reply is not held against an answer that was stopped
+    assert stopped["length"].value == pytest.approx(1)  # replies are cut like answers, at MAX_BYTES
     drawn, likeliest = ([Text(text, False) for text in side] for side in (["a b c d", "a b x y"], ["a b a b a b a"]))
     card = text_card(drawn, likeliest, known={"aa"})
     assert card["repetition"] == Measured(pytest.approx(2 / 4), 0.0)
@@ -395,7 +393,7 @@ def test_a_model_that_does_not_loop_is_served_cooler() -> None:
 
 
 def test_what_a_model_writes_is_read_off_its_card() -> None:
-    """The cards of docs/report-card.md: two vaults, the sample, a pretrained base, and one that goes in circles."""
+    """Cards as in docs/report-card.md: two note vaults, the sample, a pretrained base, and a model that loops."""
     for words, spelling, closing, repetition, expected in (
         (0.50, 0.404, 0.0, 0.9, Ability.NO_WORDS),
         (0.67, 0.638, 0.53, 0.73, Ability.NO_WORDS),

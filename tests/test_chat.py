@@ -1,3 +1,5 @@
+"""Tests of the chat transcript: rendering, tags, and extraction of replies."""
+
 from __future__ import annotations
 
 import pytest
@@ -16,7 +18,7 @@ def test_transcript_ends_with_the_prompt_and_does_not_double_it() -> None:
     assert chat_format.format_chat([]) == "assistant: "
 
 
-def test_a_role_that_is_none_is_refused() -> None:
+def test_an_unknown_role_is_refused() -> None:
     with pytest.raises(ValueError, match="message 0"):
         chat_format.format_chat([{"role": "User", "content": "x"}])
 
@@ -70,18 +72,18 @@ def test_template_is_role_content_eot_and_the_reply_comes_back() -> None:
     [
         ([], []),
         ([104], []),
-        ([257, 104], []),  # an unterminated turn of the user
+        ([257, 104], []),  # an unterminated user turn
         ([257, 104, 259], []),
         ([256, 257, 259], []),
-        ([258], []),  # a prompt that nothing follows
+        ([258], []),  # a prompt without a reply
         ([258, 259], []),
         ([258, 258, 259, 259], []),
-        ([258, 104, 259, 257, 105, 259, 258], []),  # the answer before is no answer to the last question
+        ([258, 104, 259, 257, 105, 259, 258], []),  # an earlier reply does not answer the last question
         ([258, 104, 257], [104]),  # cut off by the next role
         ([258, 104, 259, 105], [104]),
     ],
 )
-def test_ids_without_an_assistant_turn_have_an_empty_reply(ids: list[int], reply: list[int]) -> None:
+def test_the_reply_is_the_last_assistant_turn_or_empty(ids: list[int], reply: list[int]) -> None:
     found = chat_template.extract_assistant_reply(ByteTokenizer(), ids)
     assert found == reply
     assert isinstance(found, list)

@@ -1,4 +1,4 @@
-"""ChatML: prompts, examples, masks and stops of models that come with a tokenizer and a template of their own."""
+"""Tests of ChatML: prompts, examples, masks and stops of models with their own tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -78,7 +77,7 @@ def with_template(folder: Path, tmp_path: Path, template: str | None) -> HFToken
 
 
 def by_jinja(tokenizer: HFTokenizer, messages: list[dict[str, str]], *, prompt: bool) -> list[int]:
-    """What transformers' apply_chat_template gives: the rendered text, encoded with its control tokens."""
+    """Return the ids of transformers' apply_chat_template: the rendered text, encoded with its control tokens."""
     from jinja2 import Environment
 
     text = Environment(trim_blocks=True, lstrip_blocks=True).from_string(tokenizer.chat_template or "")
@@ -180,7 +179,7 @@ def test_datasets_learn_answers_by_the_ids_that_their_manifest_names(
     answers = [*tokenizer.encode("Niels bakes bread."), 2, *tokenizer.encode("On Sundays, early."), 2]
     assert masked[masked != IGNORE_INDEX].tolist() == answers
     assert int(found.targets(np.array([0]))[0]) == len(answers)
-    assert int(x[0, -1]) == 0  # padded with the end of text, which no chat holds
+    assert int(x[0, -1]) == 0  # padding: the end-of-text id, which no chat contains
 
     folder, rows = tmp_path / "chats", [np.array(chat.example(CHAT), dtype=token_dtype(tokenizer.vocab_size))] * 3
     folder.mkdir()
@@ -218,12 +217,8 @@ def test_the_sentences_of_a_chat_are_its_contents(tokenizer: HFTokenizer, chat: 
     assert found == ["The door code of the boathouse is seven green herons"]
 
 
-class Fixed(torch.nn.Module):
-    """Stands in for a GPT in `Talker`."""
-
-
 def answering(tokenizer: HFTokenizer, monkeypatch: pytest.MonkeyPatch, ids: list[int]) -> Talker:
-    """A talker whose engine writes these ids."""
+    """Return a talker whose engine generates these ids."""
     model = GPT(ModelConfig(V=tokenizer.vocab_size, T=64, C=8, L=1, H=2, d_ff=8))
     talker = Talker("x", model, tokenizer, "chatml", slots=1)
     written = iter(ids)
@@ -247,7 +242,7 @@ def test_an_answer_stops_at_the_end_of_its_turn(
     assert talker.chat.prompt(CHAT[:1]) == ChatML(tokenizer).prompt(CHAT[:1])
 
 
-def test_questions_and_replies_are_put_as_the_model_knows_them(tokenizer: HFTokenizer) -> None:
+def test_questions_and_replies_use_the_format_of_the_model(tokenizer: HFTokenizer) -> None:
     question: Mapping[str, str] = {"role": "user", "content": "Who?"}
     assert question_prompt(tokenizer, "Who?", "chatml") == ChatML(tokenizer).prompt([question])
     assert question_prompt(ByteTokenizer(), "Who?", "chat_tokens") == format_prompt(ByteTokenizer(), [question])

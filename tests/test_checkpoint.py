@@ -1,3 +1,5 @@
+"""Tests of checkpoints: round trips, damaged files, and files that are no checkpoint."""
+
 from __future__ import annotations
 
 import json
@@ -47,7 +49,9 @@ class Bomb:
         return os.system, ("touch pwned",)
 
 
-def test_what_is_no_checkpoint_is_refused_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_no_checkpoint_is_refused_and_runs_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     save_checkpoint("good.pt", GPT(CFG), None, 1, to_dict(CFG))
     whole = Path("good.pt").read_bytes()
@@ -72,7 +76,7 @@ def test_what_is_no_checkpoint_is_refused_and_runs_nothing(tmp_path: Path, monke
 
 
 def spread(size: int) -> list[int]:
-    """Places in a file of so many bytes: a hundred on the way, and all of its end, where an archive's tables are."""
+    """Return about 100 positions spread over a file of `size` bytes, and its last 80, where an archive's tables are."""
     return [*range(0, size, max(1, size // 100)), *range(size - 80, size)]
 
 
@@ -272,7 +276,7 @@ def test_finished_runs_are_deleted_others_only_when_asked_and_none_that_is_held(
             RunFolder(tmp_path / name).save(run_state(1))
     for name in ("done", "held"):
         RunFolder(tmp_path / name).finish()
-    (tmp_path / "notes").mkdir()  # no run's: it has no lock
+    (tmp_path / "notes").mkdir()  # not a run: it has no lock
     size = sum(file.stat().st_size for file in (tmp_path / "done").iterdir())
     with RunFolder(tmp_path / "held").locked():
         assert delete_runs(tmp_path, unfinished=False) == (1, size)

@@ -1,4 +1,4 @@
-"""niels-gpt: what its commands show, and what they say to files that are not what they should be."""
+"""Tests of the niels-gpt commands: what they print, and how they report files that are missing or damaged."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_values_change_and_comments_stay(project: Path) -> None:
     assert "  T: 256  # mine\n" in text
     assert "# a last word of mine" in text
     assert parse_params(text)[1] == parse_params(preset_text("v0"))[1]
-    # v0 has no dialogues, and another kind of tokenizer.
+    # v0 has no dialogues and another kind of tokenizer.
     outside = mine.split("  dialogues:\n")[0] + mine.split("\nduplicates: ")[1]
     assert all(line in text for line in outside.splitlines() if line.lstrip().startswith("#"))
 
@@ -154,14 +154,14 @@ def test_a_section_with_other_keys_comes_whole_from_the_preset() -> None:
 
 @pytest.mark.slow
 def test_the_sample_comes_back_from_git_to_the_byte(project: Path) -> None:
-    """Also where git has no commit of it under the name params.yaml, and whatever was written since."""
+    """This works without a commit of params.yaml in git, and whatever was written since."""
     run("preset", "v0")
     assert (project / "params.yaml").read_text() != SAMPLE
     assert read_preset(project / "presets", "sample") == SAMPLE
     run("preset", "sample")
     assert (project / "params.yaml").read_text() == SAMPLE
     shutil.rmtree(project / ".git")
-    run("preset", "sample")  # is there
+    run("preset", "sample")  # needs no git: the file is the sample
     (project / "params.yaml").write_text("a: 1\n")
     assert "git here has no" in refusal("preset", "sample")
     assert (project / "params.yaml").read_text() == "a: 1\n"
@@ -194,7 +194,7 @@ def test_a_preset_keeps_what_it_writes_over_and_says_so(project: Path, monkeypat
         "params.yaml as it was is kept as params.yaml.kept-1: `mv params.yaml.kept-1 params.yaml` restores it" in said
     )
     assert (project / "params.yaml.kept-1").read_text() == SAMPLE
-    assert "kept" not in run("preset", "v0")  # nothing changes
+    assert "kept" not in run("preset", "v0")  # nothing changes, so no copy
     file = Path("params.yaml")
     for text, number in (("b: 2\n", 2), (SAMPLE, 1), ("c: 3\n", 3), ("b: 2\n", 2)):
         file.write_text(text)
@@ -205,10 +205,10 @@ def test_a_preset_keeps_what_it_writes_over_and_says_so(project: Path, monkeypat
     shutil.copy(ROOT / ".gitignore", project)
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "params"]):
         subprocess.run([*git, *command], check=True)
-    assert keep_copy(file) is None  # git has it
+    assert keep_copy(file) is None  # it is committed
     file.write_text("d: 4\n")
     assert keep_copy(file) == Path("params.yaml.kept-4")
-    assert subprocess.check_output([*git, "status", "--porcelain"], text=True) == " M params.yaml\n"  # no copy in git
+    assert subprocess.check_output([*git, "status", "--porcelain"], text=True) == " M params.yaml\n"  # copies ignored
     file.unlink()
     assert keep_copy(file) is None
 
@@ -264,9 +264,9 @@ def test_summary_shows_the_table_a_sample_and_the_places(project: Path) -> None:
     assert "models/pretrain" in output
 
 
-# What follows needs the files of a finished run. The data are made by the stages; the models are not trained.
+# The tests below need the files of a finished run: the stages make the data, and the models are untrained.
 
-TEXTS = {"wiki": 5, "roam": 9, "primer": 3}  # lines of each document of a source
+TEXTS = {"wiki": 5, "roam": 9, "primer": 3}  # lines per document of each source
 SCORES = {
     "pretrain": {"val_wiki": {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 1000}},
     "card": {"sft": {"form": 0.5}},
@@ -341,7 +341,7 @@ def run(*command: str) -> str:
 
 
 def refusal(*command: str) -> str:
-    """The one line in which a command refuses."""
+    """Run a command that must fail, and return its error message, a single line."""
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1, (command, result.output, result.exception)
     assert isinstance(result.exception, SystemExit), result.exc_info
@@ -352,9 +352,9 @@ def refusal(*command: str) -> str:
 
 @contextmanager
 def full_disk(most_bytes: int) -> Iterator[None]:
-    """No file can be longer: a write past that fails as on a full disk."""
+    """Limit the size of every file inside the context: longer writes fail as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # Python does not notice that the bytecode of a module it imports meanwhile is cut short.
+    # Without this, Python would truncate the bytecode of modules it imports here, and not notice.
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
     try:
@@ -369,7 +369,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
+def test_inspect_mix_shows_how_often_each_source_is_sampled(finished: Path) -> None:
     weights = {"wiki": 3.0, "roam": 1.0, "primer": 0.0}
     text = (finished / "params.yaml").read_text()
     (finished / "params.yaml").write_text(with_values_in_place(text, {"p_train": weights}))
@@ -377,7 +377,7 @@ def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
     rows = {line.split()[0]: line.split()[1:] for line in shown[:3]}
     assert set(rows) == set(weights)
     tokens = {name: len(b"text 0 of \n" + name.encode()) * lines * 3 + 3 for name, lines in TEXTS.items()}
-    drawn = 40 * 8 * 32  # steps, rows, T: of TINY
+    drawn = 40 * 8 * 32  # steps, B and T of TINY
     for name, share in {"wiki": 0.75, "roam": 0.25, "primer": 0.0}.items():
         times = f"{drawn * share / tokens[name]:.2f}"
         assert rows[name] == [f"{weights[name]:g}", f"{share:.3f}", f"{tokens[name]:,}", times]
@@ -390,7 +390,7 @@ def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rate_as_dvc_writes_it_is_a_number(finished: Path) -> None:
-    """`dvc exp run -S train.base_lr=1e-5` leaves 1e-05 in params.yaml, which YAML 1.1 takes for text."""
+    """`dvc exp run -S train.base_lr=1e-5` writes 1e-05 to params.yaml, which YAML 1.1 parses as a string."""
     text = (finished / "params.yaml").read_text()
     written = text.replace("  base_lr: 0.008\n", "  base_lr: 1e-05\n", 1).replace("{wiki: 0.69,", "{wiki: 5e-01,")
     written = written.replace("  min_lr: 0.0002\n", "  min_lr: 1e-06\n", 1)
@@ -433,7 +433,7 @@ def test_documents_are_shown_with_name_and_size(finished: Path) -> None:
 
 
 def test_text_does_not_command_the_terminal(finished: Path) -> None:
-    """Documents, chats and samples come from anywhere; an escape in them could retitle, clear or paste."""
+    """Documents, chats and samples are untrusted: an escape sequence in them could retitle, clear or paste."""
     escape = "\x1b]0;owned\x07\x9b2J"
     write_source("roam", [Document(id=f"a{escape}", text=f"b{escape}")])
     (finished / "metrics/samples.md").write_text(SAMPLES.replace("Why", f"Why{escape}").replace("once", escape))
@@ -453,7 +453,7 @@ def test_the_tokenizer_report_counts_bytes(finished: Path) -> None:
     lines = run("inspect", "tokenizer", "--line", "a b").splitlines()
     (roam,) = (line for line in lines if line.startswith("roam"))
     text = sum(len(f"text {i} of roam\n") * 9 for i in range(3))
-    assert roam.split()[1:3] == [f"{text + 3}", f"{text / (text + 3):.3f}"]  # an end-of-text id a document
+    assert roam.split()[1:3] == [f"{text + 3}", f"{text / (text + 3):.3f}"]  # one end-of-text id per document
     assert lines[0] == "V = 260"
     assert lines[-1] == "3 tokens: [a] [·] [b]"
 
@@ -531,7 +531,7 @@ NO_PARAMS = {"empty": b"", "a list": b"- a\n- b\n", "a word": b"word\n", "commen
     ],
     ids=[*BROKEN_PARAMS, *NO_PARAMS],
 )
-def test_a_params_file_that_is_none_is_refused_by_every_command(finished: Path, text: bytes, words: str) -> None:
+def test_an_invalid_params_file_is_refused_by_every_command(finished: Path, text: bytes, words: str) -> None:
     (finished / "params.yaml").write_bytes(text)
     for command in (["inspect", "mix"], ["inspect", "batch"], ["export", "away"]):
         line = refusal(*command)
@@ -645,7 +645,7 @@ COMMANDS = (
 def test_every_command_is_tried_here() -> None:
     groups = {group.name: group.typer_instance for group in app.registered_groups}
     names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
-    served = {"serve", "new", "upgrade"}  # until it is interrupted: test_talk.py; in other folders: test_new.py
+    served = {"serve", "new", "upgrade"}  # serve never ends: test_talk.py; the others: test_new.py
     assert {*names, *groups} - {command[0] for command in COMMANDS} == served
 
 
@@ -697,7 +697,7 @@ def raising(error: Exception) -> Any:
 
 @pytest.mark.slow
 def test_a_closed_pipe_ends_a_command_quietly(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`niels-gpt report | true`. At the end Python flushes what is left, and would complain of the pipe once more."""
+    """The pipe of `niels-gpt report | true` is closed; Python's flush at exit must not complain about it again."""
     monkeypatch.setattr("builtins.input", lambda _: print("> ", flush=True) or "hi")
     said = 0
     for command in COMMANDS:
@@ -714,7 +714,7 @@ def test_a_closed_pipe_ends_a_command_quietly(finished: Path, monkeypatch: pytes
             patch.undo()
             with suppress(BrokenPipeError):
                 pipe.close()
-    assert said >= 15  # others have an error of their own to tell: there is no repository here
+    assert said >= 15  # the others report an error of their own: there is no repository here
 
 
 def test_what_a_terminal_cannot_write_is_shown_by_number(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -734,12 +734,12 @@ def test_what_a_terminal_cannot_write_is_shown_by_number(finished: Path, monkeyp
 def test_a_folder_without_a_model_is_told_those_that_have_one(finished: Path) -> None:
     run("export", "away")
     (finished / "other").mkdir()
-    (finished / "other/config.json").write_text("{}")  # of something else
+    (finished / "other/config.json").write_text("{}")  # of another program
     for command in (["sample", "x"], ["chat"], ["serve"], ["export", "again"]):
         line = refusal(*command, "--model", "nope")
         assert line == "ERROR: nope holds no model; these do: models/pretrain, models/sft, away"
     (finished / "dvc.yaml").write_text("stages: {}\n")
-    shutil.rmtree(finished / "models/sft")  # it will be there: then it is said how
+    shutil.rmtree(finished / "models/sft")  # a stage writes this one, so the error says how
     assert "models/sft holds no model yet" in refusal("chat")
 
 
@@ -789,7 +789,7 @@ def test_an_export_says_where_it_is_and_is_whole(finished: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_export_that_tells_private_text_needs_a_word(finished: Path) -> None:
+def test_an_export_of_a_model_that_recites_private_text_needs_i_know(finished: Path) -> None:
     whole = json.loads((finished / "metrics/leak.json").read_text())
     assert "| roam | sft | 0 | all " in run_and_read_card("first")
     whole["details"][0]["sources"]["roam"]["sft"]["extractable_passages"] = 3
@@ -799,16 +799,16 @@ def test_an_export_that_tells_private_text_needs_a_word(finished: Path) -> None:
     assert " passages of roam (metrics/leak.html shows them)" in line
     assert not (finished / "away").exists()
     assert "| roam | sft | " in run_and_read_card("second", "--i-know")
-    assert "| roam | pretrain | " in run_and_read_card("third", "--model", "models/pretrain")  # it tells nothing
+    assert "| roam | pretrain | " in run_and_read_card("third", "--model", "models/pretrain")  # recites nothing
     text = (finished / "params.yaml").read_text()
     (finished / "params.yaml").write_text(with_values_in_place(text, {"p_train.roam": 0.0}))
     assert "public sources only" in run_and_read_card("fourth")
 
 
-def test_an_export_of_what_was_not_measured_needs_a_word(finished: Path) -> None:
+def test_an_export_without_a_measured_extraction_needs_i_know(finished: Path) -> None:
     whole = json.loads((finished / "metrics/leak.json").read_text())
     measured = whole["details"][0]["measured"]
-    measured["sft"] = measured["pretrain"]  # then of other weights than those that are there
+    measured["sft"] = measured["pretrain"]  # as if measured on other weights
     for write in (
         lambda: (finished / "metrics/leak.json").write_text(json.dumps(whole)),
         (finished / "metrics/leak.json").unlink,
@@ -825,7 +825,7 @@ def run_and_read_card(folder: str, *options: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_document_that_must_not_be_told_is_looked_for(finished: Path) -> None:
+def test_refuse_if_extractable_finds_a_memorized_document(finished: Path) -> None:
     secret, unknown = Path("secret.md"), Path("unknown.md")
     secret.write_text("the tide comes at four " * 4)
     unknown.write_text("zebras quarrel, vexed jackals whisper: " * 2)
@@ -885,7 +885,7 @@ def test_an_export_for_others_is_whole_or_not_there(finished: Path) -> None:
 
 
 def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
-    """Mistakes in the file and mistakes around it, and the exit says how it went, without an error of its own."""
+    """It reports mistakes in the file and around it, and exits with 1 but without a message on stderr."""
     wrong = {
         "trian": {},
         "train.base_lr": "fast",
@@ -924,13 +924,13 @@ def test_doctor_of_a_finished_run_finds_nothing(finished: Path) -> None:
         assert words in shown
     text = (finished / "params.yaml").read_text()
     text = text.replace("base_lr: 0.008", "base_lr: 1e-05", 1).replace("min_lr: 0.0002", "min_lr: 1e-06")
-    (finished / "params.yaml").write_text(text)  # as DVC writes it
+    (finished / "params.yaml").write_text(text)  # as DVC writes the numbers
     assert "BAD" not in run("doctor", "--no-speed")
     assert "roam" in run("inspect", "mix")
 
 
 def lock(**hashes: str) -> dict[str, Any]:
-    """A dvc.lock of four stages; the words are hashes of its outputs, its code and its parameters."""
+    """Return a dvc.lock of four stages; `hashes` replaces the hashes of outputs, code or parameters."""
     of = {"raw": "1", "mix": "2", "model": "3", "code": "4", "params": "5", **hashes}
     return {
         "schema": "2.0",

@@ -1,4 +1,4 @@
-"""What the code of a stage says: comments and docstrings are not part of it, everything else is."""
+"""Tests of code fingerprints: everything but comments, docstrings and layout changes them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def g(x, *, y=lambda *a, k=3: (a, k)):
         print(*x, sep="", **y)
     return not x if x else (yield)
 '''
-# Of MODULE under every Python there is: a repository is shared by people who have different ones.
+# Fingerprint of MODULE in every Python version, since people who share a repository use different versions.
 FINGERPRINT = "d6490d9d065348cac7ef7ef9f3378ff3fa9495046809ff87721552c8ade6158d"
 SAME = {
     "comments": MODULE.replace("  # why", "").replace("import re", "# here\nimport re"),
@@ -83,7 +83,7 @@ def test_a_fingerprint_is_the_same_under_every_version_of_python() -> None:
 
 
 @pytest.mark.parametrize("what", SAME)
-def test_what_explains_the_code_is_not_in_its_fingerprint(what: str) -> None:
+def test_comments_docstrings_and_layout_are_not_in_a_fingerprint(what: str) -> None:
     assert SAME[what] != MODULE
     assert fingerprint(SAME[what]) == fingerprint(MODULE)
 
@@ -96,7 +96,7 @@ def test_the_help_of_a_setting_is_not_in_a_fingerprint_and_its_range_is() -> Non
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_everything_else_is(what: str) -> None:
+def test_everything_else_is_in_a_fingerprint(what: str) -> None:
     before, after = OTHERS[what]
     assert MODULE.count(before) == 1
     assert fingerprint(MODULE.replace(before, after)) != fingerprint(MODULE)
@@ -149,7 +149,7 @@ def test_a_loaders_code_is_in_the_record_of_its_kind_alone() -> None:
         assert stage.startswith("load/") or not set(files) & set(kinds.values()), stage
 
 
-# Code that says how a stage runs and not what it computes. What decides a number, a row or a byte belongs to none.
+# Code that affects how a stage runs, not what it computes: it decides no number, row or byte of the results.
 NEUTRAL = (
     *("niels_gpt/device.py", "niels_gpt/train/meter.py"),
     *("niels_gpt/cli/", "niels_gpt/jobs/", "niels_gpt/files/", "niels_gpt/pipeline/"),
@@ -158,7 +158,7 @@ DECIDING = {"niels_gpt/pipeline/training.py"}
 
 
 @pytest.mark.slow
-def test_whatever_a_recorded_file_imports_is_recorded_unless_it_is_one_of_a_few_that_decide_nothing() -> None:
+def test_every_import_of_a_recorded_file_is_recorded_unless_it_is_neutral() -> None:
     for stage, recorded in describe_code(ROOT).items():
         for file in recorded:
             for imported in imported_files(ROOT / file, ROOT) if file.endswith(".py") else []:
@@ -178,7 +178,7 @@ def test_what_trains_a_model_is_in_the_record_of_every_training() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_page_has_inside_is_part_of_the_code_that_writes_it() -> None:
+def test_files_inlined_in_a_page_are_in_the_records_of_the_stages_that_write_it() -> None:
     holding = {stage for stage, files in describe_code(ROOT).items() if "niels_gpt/report/web/page.js" in files}
     assert holding == {"report", "leak", "memorize"}
     files = code_of("report", ROOT)
@@ -212,7 +212,7 @@ def test_a_stage_holds_to_the_recorded_code(tmp_path: Path, monkeypatch: pytest.
     write(tmp_path, {str(record): json.dumps(code_of("s", Path()))})
     importlib.import_module("held_early")
     with holding_to(record):
-        write(tmp_path, {"held_early.py": "x = 2"})  # has been imported, and may be edited
+        write(tmp_path, {"held_early.py": "x = 2"})  # already imported, so an edit is allowed
     with pytest.raises(ValueError, match=r"^held_early.py changed since cache/code/s.json was written: `dvc repro`"):
         holding_to(record).__enter__()
     write(tmp_path, {"held_early.py": "x = 1  # explained"})
@@ -252,7 +252,7 @@ def test_code_that_is_as_it_was_to_the_byte_is_not_parsed_again(
         check_code(record)
     assert parsed == ["s"]
     note()
-    write(tmp_path, {str(record): "{}"})  # a record that nobody wrote
+    write(tmp_path, {str(record): "{}"})  # the record is no longer the one that was hashed
     check_code(record)
     assert parsed == ["s", "s"]
 
@@ -274,7 +274,7 @@ def test_an_edit_of_the_code_runs_what_it_can_change(built_repo: Repo) -> None:
     )
     assert all(hashlib.sha256((built_repo.path / file).read_bytes()).hexdigest() == noted[file] for file in noted)
     edit(built_repo, "niels_gpt/data/roam.py", 'KIND = "roam"', 'KIND = "roam"\n_NEW = 1')
-    assert built_repo.repro() == ["code", "load@roam"]  # which gave what it gave before
+    assert built_repo.repro() == ["code", "load@roam"]  # its output is unchanged, so nothing else runs
     edit(built_repo, "stages/memorize.py", "def main(", "_NEW = 1\n\n\ndef main(")
     assert built_repo.repro() == ["code", "memorize"]
 

@@ -1,4 +1,4 @@
-"""`niels-gpt compare`: experiments beside each other, in the terminal and on a page."""
+"""Tests of `niels-gpt compare`: experiments side by side, in the terminal and on an HTML page."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_the_best_of_a_row_is_marked_and_what_is_missing_is_shown_as_such() -> N
     assert column(grid, "c") == dict(zip(grid.rows, ("0.2", "3,000", "2.2500 *", "-"), strict=True))
     assert set(column(grid, "d").values()) == {"-"}
     same = comparison_of([Result("a", {}, {BITS: 2.5}), Result("b", {}, {BITS: 2.5})])
-    assert same.cells == [["2.5000", "2.5000"]]  # nobody's best
+    assert same.cells == [["2.5000", "2.5000"]]  # equal values: none is the best
 
 
 def test_dvc_has_no_column_for_each_window_of_each_document() -> None:
-    """Of the committed run: DVC makes one of every number and text in a table, and none of what stands in a list."""
+    """DVC shows a column for each number or string in a mapping, and none for a list; the committed run has few."""
     metrics = [json.loads(path.read_text()) for path in (ROOT / "metrics").glob("*.json")]
     found = [name for metric in metrics for name in metric if name != "details"]
     assert sorted(found) == ["chat_bits", "form", "leaks", "pz", "spelling", "text_bits"]
@@ -72,7 +72,7 @@ def test_dvc_has_no_column_for_each_window_of_each_document() -> None:
 def test_dvc_shows_three_experiments_in_15_columns_of_160_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the command of docs/experiments.md. Each experiment changes another parameter and every number."""
+    """The command is that of docs/experiments.md. Each experiment changes a different parameter and the metrics."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", ".dvc/config", "metrics"):
@@ -152,7 +152,7 @@ TABLES = st.dictionaries(st.sampled_from(TEXTS), st.integers(1, 9), max_size=8)
 
 
 @given(first=TABLES, second=TABLES)
-def test_of_each_models_texts_the_three_longest_are_compared_that_no_model_before_was_asked_about(
+def test_each_model_is_compared_on_its_three_longest_validation_sets_that_no_earlier_model_has(
     first: dict[str, int], second: dict[str, int]
 ) -> None:
     bits = {name: 2.0 + number for number, name in enumerate(TEXTS)}
@@ -175,8 +175,8 @@ def test_of_each_models_texts_the_three_longest_are_compared_that_no_model_befor
             assert measure.same == ("duplicates", "eval.max_tokens", *own)
 
 
-def test_of_a_run_with_a_base_the_trained_models_are_compared() -> None:
-    """Text by the pretrained model, chats by the fine-tuned one, as in a run without a base."""
+def test_a_run_with_a_base_compares_the_trained_models() -> None:
+    """As in a run without a base, text is scored by the pretrained model and chats by the fine-tuned one."""
     bits = {"base": 3.0, "pretrain": 2.0, "sft": 1.0}
     scores = {
         model: {name: {"tokens": 9, "bits_per_byte": each, "nats": 0.0} for name in ("val_notes", "val_own")}
@@ -214,7 +214,7 @@ def test_each_measure_is_of_its_own_stage_and_of_all_that_was_measured() -> None
     }
     best = {"lowest validation": "lowest", "extractable": "lowest", "median P(z)": "highest"}
     assert {name: measure.best for name, measure in by_name.items()} == {"parameters": "", "tokens seen": ""} | best
-    # Where one of these differs, the numbers are not of the same thing, and no best is marked.
+    # If one of these differs, the numbers are not comparable, and no best is marked.
     unlike = {
         "lowest validation": ("p_val.a", "sources.a.input", "duplicates.near", "tokenizer.kind", "train.eval_steps"),
         "extractable": ("leak.chunk_size", "sources.a.input", "tokenizer.vocab_size"),
@@ -237,7 +237,7 @@ def test_the_page_draws_as_many_pretrainings_at_first_as_there_are_colours() -> 
     assert shown == {f"e{i} {stage}": stage == "train" and i < 8 for i in range(12) for stage in ("train", "sft")}
 
 
-def test_a_table_is_as_wide_as_it_may_be_whichever_way_round() -> None:
+def test_a_table_fits_its_width_whether_transposed_or_not() -> None:
     for experiments in (1, 2, 5, 6, 20, 40):
         results = [
             Result(
@@ -255,7 +255,7 @@ def test_a_table_is_as_wide_as_it_may_be_whichever_way_round() -> None:
             assert result.name in text
         for row in grid.rows:
             assert row.rpartition(" ")[2][-20:] in text
-        assert "measure number0" in text or experiments > 5  # turned only where they are many
+        assert "measure number0" in text or experiments > 5  # transposed only with many experiments
         for k in range(11):
             assert f"{1.0 + k:.4f}{' *' if experiments > 1 else ''}" in text
         assert len(lines) <= max(15, 3 * (experiments + 3))
@@ -270,7 +270,7 @@ def test_a_table_turned_has_names_of_two_lines() -> None:
     assert len(lines) == 14
 
 
-# What follows reads experiments out of git, in the form in which DVC keeps them.
+# The tests below read experiments from git, in the form in which DVC stores them.
 
 SCORES = {"pretrain": {"val_wiki": {"nats": 3.0, "bits_per_byte": 2.5, "tokens": 100}}}
 TRAINED = {
@@ -308,7 +308,7 @@ def write(files: dict[str, str]) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A commit, and three experiments on it; the workspace holds the third."""
+    """Return a repository with a commit and three experiments on it; the workspace has the files of the third."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     git("init", "-q", "-b", "main")
@@ -322,7 +322,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         git("add", "-A")
         commit = git("commit-tree", git("write-tree"), "-p", base, "-m", name, when=when)
         git("update-ref", f"refs/exps/{base[:2]}/{base[2:]}/{name}", commit)
-    git("update-ref", "refs/exps/stash", base)  # as DVC keeps its queue
+    git("update-ref", "refs/exps/stash", base)  # as DVC stores its queue
     git("update-ref", "refs/exps/exec/EXEC_HEAD", base)
     git("reset", "-q")
     return tmp_path
@@ -366,7 +366,7 @@ def test_without_names_everything_is_compared_the_newest_first(project: Path) ->
     assert "compare.html" not in git("status", "--porcelain", "--untracked-files=all")
     assert run("-n", "1").splitlines()[0].split() == ["HEAD", "new"]
     assert "note: 2 older experiments are not shown: -n 3 shows them" in run("-n", "1")
-    assert run("workspace", "new").split()[:2] == ["workspace", "new"]  # as asked for
+    assert run("workspace", "new").split()[:2] == ["workspace", "new"]  # named runs are not deduplicated
 
 
 def test_experiments_and_commits_are_compared_by_name(project: Path) -> None:
@@ -383,7 +383,7 @@ def test_experiments_and_commits_are_compared_by_name(project: Path) -> None:
     assert "commit nope; known: workspace, HEAD, new, mid, old" in line
 
 
-def test_what_is_damaged_or_missing_is_said_and_the_rest_is_compared(project: Path) -> None:
+def test_damaged_files_are_reported_and_the_rest_is_compared(project: Path) -> None:
     (project / "metrics/eval.json").write_text('{"pretrain": {"val_wiki": {}}}')
     (project / "metrics/train.tsv").write_text("step\tloss\n1\t2\n")
     (project / "metrics/leak.json").unlink()

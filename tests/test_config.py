@@ -1,3 +1,5 @@
+"""Tests of the configuration classes: defaults, checks of values, and messages."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -99,7 +101,7 @@ def test_an_impossible_schedule_is_refused(bad: dict[str, Any], sentence: str) -
         TrainConfig(**{"total_steps": 1, **bad})
 
 
-def test_multiples_by_group_are_a_table_as_a_file_has_it_and_go_back_to_one() -> None:
+def test_multiples_by_group_are_read_from_a_dict_and_written_as_one() -> None:
     scale = {"matrices": 1, "embedding": 0.5, "head": 0.25, "vectors": 2.0}
     cfg = TrainConfig(total_steps=1, lr_scale=scale)  # type: ignore[arg-type]
     assert cfg.lr_scale == Groups(matrices=1, embedding=0.5, head=0.25, vectors=2.0)
@@ -148,7 +150,7 @@ def test_an_empty_dict_is_no_model() -> None:
         GPT({})
 
 
-def test_weights_become_probabilities_and_a_weight_of_0_no_source() -> None:
+def test_weights_become_probabilities_and_a_weight_of_0_drops_the_source() -> None:
     assert mix_probabilities({"b": 3, "a": 1.0, "c": 0}, ["a", "b", "c", "d"], name="p_train") == {"a": 0.25, "b": 0.75}
     for weights, sentence in (
         ({"x": 1.0}, r"p_train has weights for \['x'\], which are no sources"),

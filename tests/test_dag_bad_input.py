@@ -1,4 +1,7 @@
-"""Bad input: one sentence, a non-zero exit, nothing half-written. Stages run here by themselves, as DVC runs them."""
+"""Tests of bad input: a one-line error, a non-zero exit code, no partial output.
+
+Stages run here directly, in the way DVC runs them.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def test_hostile_notes_survive_to_tokens_and_bad_files_are_named(built_repo: Rep
     (roam / "gone.md").symlink_to("nowhere.md")
     refused(built_repo.stage("load", "roam"), "gone.md is a link to nothing")
     (roam / "gone.md").unlink()
-    assert (built_repo.path / "cache/raw/roam/part-00000.parquet").is_file()  # what was good before is still there
+    assert (built_repo.path / "cache/raw/roam/part-00000.parquet").is_file()  # the last good output is kept
     assert leftovers(built_repo) == []
 
 
@@ -78,7 +81,7 @@ def test_one_document_cannot_be_held_out(built_repo: Repo) -> None:
     assert not (built_repo.path / "cache/split/text/primer").exists()
 
 
-def test_a_source_that_is_none_and_a_budget_below_a_document(built_repo: Repo) -> None:
+def test_an_unknown_source_and_a_budget_below_a_document_are_refused(built_repo: Repo) -> None:
     refused(
         built_repo.stage("load", "news"),
         "there is no source 'news'",
@@ -101,7 +104,7 @@ def test_sources_shorter_than_a_window_are_all_listed(built_repo: Repo) -> None:
 
 def test_weights_and_shapes_that_make_no_sense(built_repo: Repo) -> None:
     before = (built_repo.path / "models/pretrain/history.json").read_bytes()
-    for values, sentence in (  # what else makes no sense is refused by the same reader: tests/test_params.py
+    for values, sentence in (  # tests/test_params.py tests other invalid values, which the same reader refuses
         ({"p_train.roam": -1, "model.H": 3}, "not a multiple of H=3"),
         ({"runtime.device": "tpu"}, "'tpu' is no device: use auto, cpu, mps, cuda"),
     ):
@@ -144,7 +147,7 @@ def test_a_truncated_or_foreign_model_is_refused(built_repo: Repo) -> None:
         ("train", "models/pretrain", "state.pt could not be written (is the disk full?)"),
     ],
 )
-def test_a_full_disk_writes_nothing_half(built_repo: Repo, command: str, out: str, named: str) -> None:
+def test_a_full_disk_leaves_no_partial_output(built_repo: Repo, command: str, out: str, named: str) -> None:
     shutil.rmtree(built_repo.path / out)
     shutil.rmtree(built_repo.path / "checkpoints", ignore_errors=True)
     done = subprocess.run(
@@ -179,7 +182,7 @@ def test_a_folder_of_anybodys_text_is_a_source(fresh_repo: Repo) -> None:
     refused(fresh_repo.stage("load", "roam"), "rows.jsonl, line 2, is not JSON")
 
 
-def test_every_cache_says_where_it_comes_from_as_the_seed_lists(built_repo: Repo) -> None:
+def test_every_cache_records_its_origin_as_the_original_specification_lists(built_repo: Repo) -> None:
     common = ["dataset_name", "dataset_config", "split_rule", "seed", "token_dtype", "tokenizer_sha256", "vocab_size"]
     common += ["special_token_ids"]
     for place, own in (

@@ -1,4 +1,4 @@
-"""`dvc exp run`, in the workspace, in a copy, and from the queue."""
+"""Tests of `dvc exp run`: in the workspace, in a copy, and from the queue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_experiment_in_a_copy_leaves_the_workspace_alone(built_repo: Repo) ->
     shown = built_repo.run("dvc", "exp", "show", "--csv", "--only-changed").stdout
     assert "mixed" in shown
     head, weight, *_ = built_repo.run("niels-gpt", "compare").stdout.splitlines()
-    assert head.split() == ["HEAD", "mixed"]  # the workspace is HEAD
+    assert head.split() == ["HEAD", "mixed"]  # the workspace is the same as HEAD
     assert weight.split() == ["p_train.roam", "0.26", "0.3"]
 
 
@@ -58,7 +58,7 @@ def test_notes_that_git_ignores_are_missed_by_name_in_a_copy(built_repo: Repo) -
 
 def test_the_queue_runs_a_sweep(built_repo: Repo) -> None:
     built_repo.run("dvc", "exp", "run", "--queue", "-S", "p_train.roam=0.1,0.5", "curves")
-    # Workers outlive the command that starts them, and would keep its pipes open.
+    # Workers outlive the command that starts them and would keep its pipes open.
     subprocess.run(
         ["dvc", "queue", "start", "-j", "1"],
         cwd=built_repo.path,
@@ -69,7 +69,7 @@ def test_the_queue_runs_a_sweep(built_repo: Repo) -> None:
         timeout=600,
     )
     deadline, look = time.monotonic() + 1200, 0
-    while len(finished(built_repo)) < 2:  # `dvc queue status` would cost as much as an epoch of the model
+    while len(finished(built_repo)) < 2:  # `dvc queue status` costs as much as an epoch of the model
         assert time.monotonic() < deadline
         look += 1
         assert look % 60 or "Failed" not in built_repo.run("dvc", "queue", "status").stdout
@@ -80,13 +80,13 @@ def test_the_queue_runs_a_sweep(built_repo: Repo) -> None:
 
 
 def finished(repo: Repo) -> list[str]:
-    """The references under which DVC keeps experiments, refs/exps/AB/CDEF.../NAME."""
+    """Return the git references in which DVC keeps experiments, refs/exps/AB/CDEF.../NAME."""
     found = repo.run("git", "for-each-ref", "--format=%(refname)", "refs/exps").stdout.split()
     return [name for name in found if re.match(r"refs/exps/[0-9a-f]{2}/[0-9a-f]{38}/", name)]
 
 
 def _find(tree: object, section: str, key: str) -> list[float]:
-    """Every section.key in the output of `dvc exp show --json`."""
+    """Return every value of section.key in the output of `dvc exp show --json`."""
     if isinstance(tree, list):
         return [value for item in tree for value in _find(item, section, key)]
     if not isinstance(tree, dict):

@@ -1,4 +1,4 @@
-"""What runs again after a change: exactly what depends on it."""
+"""Tests of what runs again after a change: exactly the stages that depend on it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ ROAM_CHAIN = ["duplicates", "split@roam", "tokenize@roam", "cache"]
 
 
 def repro_mix(repo: Repo, *, due: tuple[str, ...] = ("sft", "train")) -> list[str]:
-    """What runs up to the mix, after which `due` are due, of the stages that read it, or the tokens of one source. What
-    follows them is tested once, below."""
+    """Run the stages up to the mix, check that `due` of train, sft and splice are due then, and return those that ran.
+
+    These three read the mix or the tokens of one source; stages that follow them are not run.
+    """
     ran = repo.repro("cache")
     changed = json.loads(repo.run("dvc", "status", "--json", "train", "sft", "splice").stdout)
     assert sorted({"sft", "splice", "train"} & set(changed)) == sorted(due)
@@ -26,7 +28,10 @@ def repro_mix(repo: Repo, *, due: tuple[str, ...] = ("sft", "train")) -> list[st
 
 
 def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> None:
-    """(One weight of the mix, and back, in test_readme.py: there all that is trained runs.)"""
+    """A change of logging or checkpointing runs nothing, one of a source's split runs that source's chain.
+
+    test_readme.py changes a weight of the mix and reverts it, which runs everything that is trained.
+    """
     assert built_repo.repro() == []
 
     built_repo.set(runtime__log_every=7, runtime__checkpoint_every=13)
@@ -66,7 +71,7 @@ def test_the_index_follows_an_edited_and_a_renamed_note_and_other_sources_keep_t
 
 
 def test_a_note_that_repeats_another_source_moves_what_it_repeats_and_no_others(built_repo: Repo) -> None:
-    """The wiki brings its own split, and decides; of its training text nothing is left out for a note."""
+    """The wiki brings its own split, which decides; none of its training text is dropped because of a note."""
     article = max(
         (built_repo.path / "data/wikitext/wikitext-103-raw-v1/validation.txt").read_text().split("\n = "), key=len
     )
@@ -93,12 +98,14 @@ def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
         "cache",
         "duplicates",
         "split@dialogues",
-    ]  # which followed the primer, and gives what it gave
+    ]  # its split followed the primer's; it runs again, with the same result
 
 
 def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: Path) -> None:
-    """One by one process, the other by `dvc repro`, which starts one for each stage: a stage's results depend on
-    nothing that lies elsewhere, nor on what ran before it."""
+    """One clone runs in one process, the other by `dvc repro`, which starts a process per stage.
+
+    So a stage's results depend neither on files elsewhere nor on what ran before in its process.
+    """
     again = make_repo(tmp_path / "elsewhere" / "clone")
     assert len(again.repro()) == 32
     for name in ("dvc.lock", "metrics/train.json", "metrics/eval.json", "metrics/train.tsv", "metrics/samples.md"):
@@ -107,7 +114,7 @@ def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: Pat
 
 
 def test_other_chats_and_a_new_vocabulary(built_repo: Repo) -> None:
-    """(A parameter of fine-tuning, and all that runs for it, in test_code.py.)"""
+    """A new split of chats, or a new tokenizer, runs what reads it; test_code.py changes a parameter of fine-tuning."""
     built_repo.set(sources__dolly15k__split__val_frac=0.3)
     assert repro_mix(built_repo, due=("sft",)) == [
         "cache",
@@ -144,7 +151,7 @@ def test_a_base_runs_what_its_tokenizer_encodes_and_another_rate_only_what_is_tr
     assert built_repo.repro("train") == ["train"]
     built_repo.set(train__base_lr=0.001)
     assert built_repo.repro("train") == ["train"]
-    # Other weights with the same tokenizer: what it has encoded is as it was.
+    # Other weights with the same tokenizer: its tokens remain valid, so no tokenize stage runs.
     shutil.rmtree(built_repo.path / "tiny")
     write_folder(built_repo.path / "tiny", seed=4)
     assert built_repo.repro("train") == ["base", "tokenizer", "train"]

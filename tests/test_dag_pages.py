@@ -1,4 +1,4 @@
-"""What a run leaves to look at: plots that need no network, and the report."""
+"""Tests of the pages that a run writes: the report, and plots that need no network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.dag
 
 def test_the_report_is_one_page_with_everything_in_it(built_repo: Repo) -> None:
     page = (built_repo.path / "metrics/report.html").read_text()
-    assert "connect-src 'none'" in page  # a browser will not let it load anything: test_report.py opens one
+    assert "connect-src 'none'" in page  # it loads nothing: test_report.py checks that in a browser
     for words in ("val_wiki", "sha256", "train.base_lr", '"parameters"', '"lowest validation"'):
         assert words in page, words
     runs = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["runs"]
@@ -24,12 +24,12 @@ def test_the_report_is_one_page_with_everything_in_it(built_repo: Repo) -> None:
         assert run["drawn"]
 
 
-def test_a_page_to_show_around_has_when_where_and_what_was_learned_by_heart(built_repo: Repo) -> None:
+def test_the_full_report_has_date_machine_commit_and_memorization(built_repo: Repo) -> None:
     before = (built_repo.path / "metrics/report.html").read_bytes()
     refused = built_repo.run("niels-gpt", "report", "params.yaml", check=False)
     assert refused.returncode == 1
     assert "params.yaml exists and was not written by this command: give another name" in refused.stderr
-    for _ in range(2):  # one that is there is written anew
+    for _ in range(2):  # the second call overwrites the first report
         assert re.search(
             r"nats/token(.|\n)*report\.html: open it in a browser", built_repo.run("niels-gpt", "report").stdout
         )
@@ -65,5 +65,5 @@ def test_plots_show_without_a_network(built_repo: Repo) -> None:
         tab.goto(file.as_uri())
         expect(tab.locator("canvas, svg.marks").first).to_be_visible()
         drawn = tab.locator("canvas, svg.marks").count()
-        assert drawn >= 12, drawn  # three curves and a mix for each of three trainings, P(z), the learning rate
+        assert drawn >= 12, drawn  # three curves and a mix for each of three trainings, P(z), and the learning rate
         assert [url for url in outside if not url.startswith("data:")] == []

@@ -1,4 +1,4 @@
-"""Training that is killed, interrupted or tampered with while DVC runs it."""
+"""Tests of training that is killed, interrupted or tampered with while DVC runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import Repo
 
 pytestmark = pytest.mark.dag
 STEPS = 120
-GATE = 50  # the step after which a run waits to be let on
+GATE = 50  # the step after which a run blocks until it is released
 
 
 def trained_md5(repo: Repo) -> str:
@@ -33,8 +33,10 @@ def lengthen(repo: Repo) -> None:
 
 @contextmanager
 def held_back(repo: Repo) -> Iterator[tuple[subprocess.Popen[str], Path, Callable[[], None]]]:
-    """`dvc repro train`, held at its first report (the log is a pipe, and nobody reads it), so that whatever is to
-    happen to it half way does; the folder of the run, which holds a checkpoint; and what lets it go on."""
+    """Start `dvc repro train`, which blocks at its first report, half-way: its log is a named pipe without a reader.
+
+    Yield the process, the folder of the run, which holds a checkpoint, and a function that lets the run continue.
+    """
     gate = repo.path / "logs/train.jsonl"
     gate.unlink(missing_ok=True)
     os.mkfifo(gate)
@@ -52,7 +54,7 @@ def held_back(repo: Repo) -> Iterator[tuple[subprocess.Popen[str], Path, Callabl
 
 
 def wait_for_checkpoint(repo: Repo, process: subprocess.Popen[str]) -> Path:
-    """The folder of the run in flight, once it holds a checkpoint newer than the template's."""
+    """Return the folder of the run in progress, which the template does not have, once it holds a checkpoint."""
     while process.poll() is None:
         for folder in (repo.path / "checkpoints").glob("*"):
             if (folder / "state.pt").is_file() and folder.name not in known_runs(repo):
@@ -83,14 +85,14 @@ def uninterrupted_md5(built_template: Repo, tmp_path_factory: pytest.TempPathFac
     return trained_md5(repo)
 
 
-def test_killed_half_way_it_goes_on_to_the_same_weights(long_repo: Repo, uninterrupted_md5: str) -> None:
+def test_a_killed_run_resumes_to_the_same_weights(long_repo: Repo, uninterrupted_md5: str) -> None:
     with held_back(long_repo) as (process, folder, _):
         os.kill(int((folder / "lock").read_text()), signal.SIGKILL)
         process.communicate(timeout=1200)
     assert process.returncode != 0
     assert not (long_repo.path / "models/pretrain").exists()
 
-    # Another learning rate looks elsewhere.
+    # Another learning rate makes it another run, with checkpoints of its own.
     long_repo.set(train__base_lr=0.0123, train__total_steps=30)
     other = long_repo.run("dvc", "repro", "train").stdout
     assert "resuming after step" not in other
@@ -122,7 +124,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(long_repo: Repo, uninterrupted_md5: 
     assert trained_md5(long_repo) == uninterrupted_md5
 
 
-def test_an_edit_while_it_trains_fails_instead_of_recording_a_lie(long_repo: Repo, uninterrupted_md5: str) -> None:
+def test_an_edit_of_a_parameter_while_it_trains_fails_the_stage(long_repo: Repo, uninterrupted_md5: str) -> None:
     before = (long_repo.path / "dvc.lock").read_bytes()
     params = long_repo.path / "params.yaml"
     original = params.read_text()
@@ -137,7 +139,7 @@ def test_an_edit_while_it_trains_fails_instead_of_recording_a_lie(long_repo: Rep
 
     params.write_text(original)
     again = long_repo.run("dvc", "repro", "train").stdout
-    assert f"resuming after step {STEPS}" in again  # nothing was lost
+    assert f"resuming after step {STEPS}" in again  # no step was lost
     assert trained_md5(long_repo) == uninterrupted_md5
 
 
@@ -152,7 +154,7 @@ def test_runtime_may_be_edited_while_it_trains(long_repo: Repo, uninterrupted_md
 
 def test_a_forced_run_trains_anew_to_the_same_weights(built_repo: Repo) -> None:
     before = trained_md5(built_repo)
-    for _ in range(2):  # the second time, the record is what it was
+    for _ in range(2):  # twice, since the first run leaves its entry in dvc.lock unchanged
         forced = built_repo.run("dvc", "repro", "--force", "--single-item", "train").stdout
         assert "resuming after step" not in forced
         assert trained_md5(built_repo) == before

@@ -1,4 +1,4 @@
-"""The whole pipeline over private text with secrets in it: none reaches a file, and no passage a public one."""
+"""Tests of the whole pipeline on private text: secrets in it reach no file, and its passages reach no public one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = ("api key", "private key", "iban", "password")
 
 
 def plant(vault: Path) -> None:
-    """In markdown, csv, jsonl and parquet, and in chats; often enough that a tokenizer would learn it."""
+    """Write the secrets into Markdown, CSV, JSONL, Parquet and chats, often enough for a tokenizer to learn them."""
     notes = [path.read_text() for path in sorted((ROOT / "data/roam/daily").glob("*.md"))]
     texts = [f"{note}\n{PLANTED}" for note in notes[:12]]
     (vault / "notes").mkdir(parents=True)
@@ -56,7 +56,7 @@ def private(path: Path, name: str, load: str) -> dict[str, object]:
 
 
 def found_in(folder: Path) -> set[str]:
-    """Files in which one of the secrets stands."""
+    """Return the files that contain one of the secrets."""
     hits = set()
     for path in files_in(folder):
         for text in texts_in(path, folder / "cache/tokenizer"):
@@ -119,7 +119,7 @@ def test_planted_secrets_reach_no_file(fresh_repo: Repo, tmp_path: Path) -> None
     pieces = {tokenizer.decode([i]).strip() for i in range(tokenizer.vocab_size)}
     assert not [piece for piece in pieces for needle in NEEDLES if len(piece) > 4 and piece in needle]
 
-    # Kept, they are told every time; and the search above would have found them.
+    # Secrets that are kept are reported every time, and the search above does find them.
     fresh_repo.set_all({"sources.notes.load": {"kind": "roam", "on_secret": "keep"}})
     said = fresh_repo.run("dvc", "repro", "tokenize@notes").stdout
     assert "load@notes: 24 secrets in 6 documents are kept" in said
@@ -134,7 +134,7 @@ def test_planted_secrets_reach_no_file(fresh_repo: Repo, tmp_path: Path) -> None
 
 
 def outs(repo: Repo) -> Iterator[tuple[str, bool]]:
-    """(path, whether others may read it) of every out: those of the public remote, and those that git keeps."""
+    """Yield (path, public) for every output; public are those of the public remote and those that git tracks."""
     params = yaml.safe_load((repo.path / "params.yaml").read_text())
     for stage in yaml.safe_load((repo.path / "dvc.yaml").read_text())["stages"].values():
         declared, items = stage.get("do", stage), stage.get("foreach", {"": None})
@@ -174,4 +174,4 @@ def test_nothing_of_a_private_passage_is_in_a_public_out_or_in_git(built_repo: R
         if file.is_file() and shingles(file.read_text(errors="replace")) & private_text:
             leaked.add(str(file))
     assert leaked == set()
-    assert {"cache/raw/roam", "cache/tokens/text/roam"} <= seen  # the search finds them where they are
+    assert {"cache/raw/roam", "cache/tokens/text/roam"} <= seen  # the search does find them in private outputs

@@ -1,4 +1,4 @@
-"""dvc push and pull against a real S3 API: what is private goes to the private bucket, object by object."""
+"""Tests of dvc push and pull against a real S3 API: private objects go to the private bucket only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.dag
 
 
 def hashes(repo: Repo) -> dict[str, set[str]]:
-    """Hashes of every output that DVC keeps and of every file in it, by the output's path."""
+    """Return the hashes of every output that DVC keeps and of the files in it, by the output's path."""
     found: dict[str, set[str]] = {}
     for stage in yaml.safe_load((repo.path / "dvc.lock").read_text())["stages"].values():
         for out in stage.get("outs", []):
@@ -29,7 +29,7 @@ def hashes(repo: Repo) -> dict[str, set[str]]:
 
 
 def objects(s3: S3, bucket: str) -> set[str]:
-    """Hashes, by DVC's names for them."""
+    """Return the hashes of the objects in a bucket; DVC names objects by their hash."""
     return {"".join(key.split("/")[-2:]).removesuffix(".dir") for key in s3.objects(bucket)}
 
 
@@ -56,7 +56,7 @@ def test_public_and_private_go_their_own_ways_and_come_back(built_repo: Repo, s3
     secret = {path for path in kept if "roam" in path or path.startswith(private_outs)}
     assert {"cache/raw/roam", "models/sft", "metrics/report.html"} <= secret
     assert {"cache/raw/wiki", "cache/tokens/text/wiki"} <= set(kept) - secret
-    # Two sources may be split alike: row numbers that a public one has, too, are nobody's secret.
+    # Two sources may be split alike: a file of row numbers that a public source has, too, is no secret.
     common = set().union(*(kept[path] for path in set(kept) - secret))
     for path, md5 in kept.items():
         if path in secret:

@@ -1,4 +1,4 @@
-"""The splice and memorize stages, and the pages they write."""
+"""Tests of the splice and memorize stages and the pages they write."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_stages_measure_before_and_after(built_repo: Repo) -> None:
         assert lines[0] == "start\tpz_before\tpz_after"
         assert len(lines) == 1 + documents[f"doc{row}"]["after"]["num_windows"]
     page = (built_repo.path / "metrics/memorize.html").read_text()
-    assert "connect-src 'none'" in page  # a browser will not let it load anything
+    assert "connect-src 'none'" in page  # browsers let it open no connection
     assert "<b>P(z)</b> is the probability" in page
     assert (built_repo.path / "metrics/memorize.svg").read_text().startswith("<svg")
 
@@ -57,13 +57,13 @@ NOTES = [" ".join(f"{word}{i}" for word in ("tide", "boat", "bread")[: 1 + i % 3
 
 @pytest.fixture
 def spliced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Params]]:
-    """Notes in cache/ and an untrained model; called, it runs the splice stage with some parameters changed."""
+    """Write notes to cache/ and an untrained model; yield a function that runs splice with changed parameters."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     make_caches(NOTES)
     torch.manual_seed(0)
     model = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.0))
-    # Only the best: the last is not there to be trained further by mistake.
+    # Only best.pt is written: a stage that trained last.pt further by mistake would not find it.
     save_checkpoint("models/pretrain/best.pt", model, None, 1, to_dict(model.cfg))
     base, threads = notes_params(), torch.get_num_threads()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -121,7 +121,7 @@ def test_only_documents_within_the_budget_of_pretraining_are_chosen_when_that_is
 ) -> None:
     base = notes_params()
     ends = np.cumsum(open_documents(notes_params(), "notes").lengths)
-    budget = int(ends[3]) + 1  # within the fifth document, which pretraining then leaves out
+    budget = int(ends[3]) + 1  # ends within the fifth document, which pretraining then skips
     source = base.sources["notes"].model_copy(update={"budget": Budget(max_train_tokens=budget, max_val_tokens=None)})
     params = base.model_copy(update={"sources": {**base.sources, "notes": source}})
     run("tokenize notes", params)
@@ -202,7 +202,7 @@ def test_the_page_shows_hostile_text_as_text() -> None:
     )
     page = render_page([result], ByteTokenizer(), window={"chunk_size": 20, "prompt_tokens": 10})
     assert "<img" not in page
-    for shown, raw in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):  # a token each
+    for shown, raw in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):  # one token each
         assert f">{shown}</span>" in page
         assert f">{raw}</span>" not in page
     assert "<b>doc" not in page
@@ -222,5 +222,5 @@ def test_a_strip_shows_the_highest_of_the_windows_over_a_token() -> None:
         strip = render_strips([windows], chunk_size=20, prompt_tokens=10)
         painted = re.findall(r'width="([0-9.]+)" height="40" [^/]*fill-opacity="0([.]\d+)"', strip)
         tokens = {shade: float(width) * n / 1000 for width, shade in painted}
-        assert tokens[".90"] == pytest.approx(10)  # where both lie, the higher one
+        assert tokens[".90"] == pytest.approx(10)  # the higher one where both overlap
         assert tokens[".10"] == pytest.approx(5)

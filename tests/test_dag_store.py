@@ -1,4 +1,4 @@
-"""Stored sources in the DAG: DVC keeps manifests, the parts lie in a folder or in a bucket and are made once."""
+"""Tests of stored sources: DVC keeps the manifests; the parts are in a folder or a bucket and are made once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def without_chats(repo: Repo) -> None:
 
 
 def to_do(output: str) -> dict[str, tuple[int, int]]:
-    """{stage: (parts that were to be done, parts in all)}."""
+    """Return {stage: (parts to do, all parts)} as printed by the stages."""
     return {stage: (int(a), int(b)) for stage, a, b in re.findall(r"(\S+): (\d+) of (\d+) parts to do", output)}
 
 
@@ -54,7 +54,7 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     fresh_repo.commit("stored")
     built = fresh_repo.run("dvc", "repro", TOKENS).stdout
     assert built.count(f"-> {lake}/private/") == 2
-    assert built.count("(which `dvc push` does not carry)") == 3  # with the text of the wiki
+    assert built.count("(which `dvc push` does not carry)") == 3  # the third is the text of wiki
     fresh_repo.commit("built")
     whole, manifests = files(lake), files(fresh_repo.path / "cache/manifests")
     assert {"/".join(path.split("/")[:3]) for path in whole} == {
@@ -64,7 +64,7 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     for source in ("roam", "wiki"):
         assert not list(fresh_repo.path.glob(f"cache/*/{source}/**/part-*"))
 
-    # Another parameter makes another folder; the old value is cached.
+    # A changed parameter makes a new folder; with the old value nothing runs again.
     fresh_repo.set(sources__roam__split__seed=4)
     assert "tokenize@roam" in fresh_repo.repro(TOKENS)
     assert set(whole) < set(files(lake))
@@ -72,7 +72,7 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     assert fresh_repo.repro(TOKENS) == []
     assert files(fresh_repo.path / "cache/manifests") == manifests
 
-    # Killed half-way, it does what is missing, and what a killed writer left is taken away.
+    # After a kill, a run makes only the missing and damaged parts, and removes temporary files.
     (token_folder,) = (lake / "private/tokens/roam").glob(json.loads(manifests["roam.json"])["at"].split("/")[-1])
     records = sorted((token_folder / "done").glob("*.json"))
     assert len(records) > 2
@@ -83,7 +83,7 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     run = fresh_repo.run("dvc", "repro", "--force", "--single-item", "tokenize@roam")
     assert to_do(run.stdout) == {"tokenize@roam": (2, len(records))}
 
-    # An experiment in a copy of the checkout finds the same store; so does a fresh clone, which does nothing.
+    # An experiment in a copy of the checkout uses the same store; so does a fresh clone, which makes no part again.
     fresh_repo.run("dvc", "exp", "run", "--temp", "-S", "sources.roam.split.seed=4", TOKENS)
     clone = Repo(tmp_path / "clone")
     fresh_repo.run("git", "clone", "-q", str(fresh_repo.path), str(clone.path))
@@ -96,7 +96,7 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     assert {path: now[path] for path in whole} == whole
     assert not [path for path in now if ".tmp" in path]
 
-    # What is damaged is found, taken away, and made again; what no manifest names can go.
+    # Damaged files are found, deleted and made again; folders that no manifest names can be pruned.
     victim = next(path for path in token_folder.rglob("*.bin"))
     data = bytearray(victim.read_bytes())
     data[0] ^= 1
@@ -118,10 +118,10 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     assert set(files(lake)) >= set(whole)
 
 
-def test_a_bucket_is_read_once_a_part_by_each_stage_and_never_by_dvc(
+def test_each_stage_reads_each_part_in_a_bucket_once_and_dvc_never_does(
     fresh_repo: Repo, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Text to find duplicates in, and to be encoded."""
+    """Every part of text is read twice: to find duplicates, and to encode it."""
     stores = {"store": "s3://public/lake", "private": "s3://private/lake"}
     fresh_repo.set_all({**STORED, "runtime.stores": stores})
     without_chats(fresh_repo)
@@ -141,7 +141,7 @@ def test_a_bucket_is_read_once_a_part_by_each_stage_and_never_by_dvc(
     assert fresh_repo.repro("tokenize@wiki", TOKENS) == []
     assert len(s3.requests()) == before
 
-    # Who trains fetches every token file once; a flipped byte is refused by name.
+    # Training fetches every token file once; a file with a changed byte is refused by name.
     tokens = sorted(path for path in parquet if path.endswith(".bin"))
     key = next(key for key in public if key.endswith(".bin"))
     body = bytearray(public[key])

@@ -1,3 +1,5 @@
+"""Tests of the loader of notes and of the checks of its input."""
+
 from __future__ import annotations
 
 import os
@@ -97,7 +99,7 @@ def make_fifo(path: Path) -> None:
 
 def make_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as unix:
-        here = os.open(path.parent, os.O_RDONLY)  # the path of a socket must be short
+        here = os.open(path.parent, os.O_RDONLY)  # the path of a socket has a maximum length
         unix.bind(f"/proc/self/fd/{here}/{path.name}" if os.path.isdir("/proc/self/fd") else str(path))
         os.close(here)
 
@@ -124,8 +126,8 @@ NO_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("kind", NO_FILES)
 @pytest.mark.parametrize("name", ["x.md", "sub/x.md", ".hidden.md", "no ending"])
-def test_what_is_no_file_is_named_and_nobody_waits_for_it(tmp_path: Path, kind: str, name: str) -> None:
-    """...whatever it is called: DVC reads every file of a folder that it watches."""
+def test_special_files_and_broken_links_are_named_without_blocking(tmp_path: Path, kind: str, name: str) -> None:
+    """Their names do not matter, since DVC reads every file of a folder that it watches."""
     make, sentence = NO_FILES[kind]
     notes = tmp_path / "notes"
     (notes / "sub").mkdir(parents=True)
@@ -157,8 +159,8 @@ def test_a_linked_folder_is_named_since_nobody_watches_it(tmp_path: Path) -> Non
     assert str(tmp_path / "elsewhere") in faults[0]
 
 
-def test_an_input_that_is_well(tmp_path: Path) -> None:
-    """A link to the folder itself, links to files, and what neither DVC nor the loaders look at."""
+def test_a_sound_input_has_no_faults(tmp_path: Path) -> None:
+    """A link to the folder, links to files, and entries that neither DVC nor the loaders read are accepted."""
     real = tmp_path / "real"
     (real / ".git").mkdir(parents=True)
     (real / ".obsidian").mkdir()
@@ -227,7 +229,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 @pytest.mark.slow
 @given(st.lists(st.none() | TEXTS), st.lists(st.lists(st.fixed_dictionaries({"role": TEXTS, "content": TEXTS}))))
-def test_arrays_out_of_buffers_are_arrows_own(texts: list[str | None], chats: list[list[dict[str, str]]]) -> None:
+def test_arrays_from_buffers_equal_arrows_own(texts: list[str | None], chats: list[list[dict[str, str]]]) -> None:
     assert text_array(texts).equals(pa.array(texts, pa.string()))
     text_array(texts).validate(full=True)
     assert messages_array(chats).to_pylist() == chats
@@ -262,7 +264,7 @@ def test_a_row_group_ends_with_its_last_row_or_byte_and_any_rows_are_read_back(
         assert [text for texts in read_texts(path, chosen) for text in texts] == [rows[i].text for i in chosen]
     assert list(read_texts(path, np.arange(0))) == []
     flipped = bytearray(path.read_bytes())
-    flipped[column.data_page_offset + column.total_compressed_size - 2] ^= 16  # in the texts
+    flipped[column.data_page_offset + column.total_compressed_size - 2] ^= 16  # in the text column
     path.write_bytes(flipped)
     with pytest.raises(Damaged, match="is damaged"):
         list(read_texts(path, np.arange(count)))
@@ -273,7 +275,7 @@ def test_a_row_group_ends_with_its_last_row_or_byte_and_any_rows_are_read_back(
 
 @given(n=st.integers(0, 200), val_frac=st.floats(0, 0.99), seed=st.integers(0, 2**63 - 1))
 @example(n=30_000, val_frac=0.5, seed=2**40 + 7)
-def test_a_split_is_the_contracts(n: int, val_frac: float, seed: int) -> None:
+def test_a_split_follows_the_contract(n: int, val_frac: float, seed: int) -> None:
     train, val = split_rows(n, val_frac=val_frac, seed=seed)
     assert sorted(train + val) == list(range(n))
     if n < 2:

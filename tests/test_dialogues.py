@@ -1,4 +1,4 @@
-"""The primer's dialogues as chats: how they are read, that they are held out with the primer's."""
+"""Tests of the primer's dialogues as chats: parsing, and the same train/validation split as the primer's text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_turns_of_a_transcript_become_messages() -> None:
         ("user : hi\nassistant: ho", "and not with 'user : '"),
     ],
 )
-def test_a_dialogue_that_is_none_is_named(dialogue: str, sentence: str, tmp_path: Path) -> None:
+def test_an_invalid_dialogue_is_named(dialogue: str, sentence: str, tmp_path: Path) -> None:
     file = tmp_path / "p.txt"
     file.write_text(DIALOGUE_DELIM.join(["user: a\nassistant: b", " \n", dialogue]))
     with pytest.raises(ValueError, match=r"p\.txt, dialogue 2: ") as error:
@@ -57,14 +57,14 @@ def test_a_dialogue_that_is_none_is_named(dialogue: str, sentence: str, tmp_path
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_utf_8_is_read_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_utf_8_is_read_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "p.txt").write_bytes("user: Smørrebrød?\nassistant: Rugbrød.".encode("latin-1"))
     (chat,) = chats(Settings("---"), Request(str(tmp_path / "p.txt"), None, None, 1.0))
     assert [message["content"] for message in chat.messages] == ["Smørrebrød?", "Rugbrød."]
     assert "p.txt is not UTF-8: read as cp1252" in capsys.readouterr().out
 
 
-# What is held out
+# The train/validation split.
 
 
 def transcript(messages: list[dict[str, str]]) -> str:
@@ -72,7 +72,7 @@ def transcript(messages: list[dict[str, str]]) -> str:
 
 
 def halves(name: str, params: Params) -> dict[str, set[str]]:
-    """{"train": dialogues, "val": dialogues} of a source, as the load and the split stage leave them."""
+    """Run the load and split stages of a source; return {"train": dialogues, "val": dialogues}."""
     run_in_process("load", load.main, params, name)
     no_duplicates(name, params)
     run_in_process("split", split.main, params, name)
@@ -93,12 +93,12 @@ def halves(name: str, params: Params) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("rule", "text_bytes"),
     [
-        (None, None),  # the sample's
+        (None, None),  # the sample's rule
         ({"by": "document", "val_frac": 0.3, "seed": 7}, 5000),
         ({"by": "hash", "val_frac": 0.3, "seed": 7}, 5000),
     ],
 )
-def test_what_the_primer_holds_out_the_dialogues_hold_out(
+def test_the_primer_and_the_dialogues_hold_out_the_same_dialogues(
     rule: dict[str, object] | None, text_bytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -117,7 +117,7 @@ def test_what_the_primer_holds_out_the_dialogues_hold_out(
     assert not as_chats["val"] & as_text["train"]
 
 
-def test_a_wrong_split_is_said_once_and_other_files_may_be_split_otherwise() -> None:
+def test_an_invalid_split_is_reported_once_and_another_file_may_have_another_split() -> None:
     with pytest.raises(ValueError, match="split") as error:
         parse_params(with_values(SAMPLE, {"sources.primer.split.val_frac": 2}))
     assert "is not that of" not in str(error.value)

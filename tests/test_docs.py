@@ -1,4 +1,4 @@
-"""The pages in docs/: examples print what the pages say, commands and links exist."""
+"""Tests of README.md and the pages in docs/: examples print the output shown; commands, options and links exist."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_example_prints_what_the_page_says(page: str, command: str, output: s
 
 
 def test_the_sources_shown_are_sources(tmp_path: Path) -> None:
-    """The YAML of your-own-text.md, put into the sample's parameters, is accepted."""
+    """The YAML of your-own-text.md is valid when merged into the sample's parameters."""
     import yaml
 
     from niels_gpt.pipeline.params import Params, complete

@@ -1,4 +1,4 @@
-"""niels-gpt doctor: what is missing is named, with what to do about it."""
+"""Tests of niels-gpt doctor: it names what is missing, and says what to do about it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fixes(params: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def online_at(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a process begins with HF_ENDPOINT and neither HF_HUB_OFFLINE nor a proxy."""
+    """Simulate a process that started with HF_ENDPOINT and neither HF_HUB_OFFLINE nor a proxy."""
     monkeypatch.setattr(hub, "is_offline", lambda: False)
     monkeypatch.setattr(hub, "getproxies", dict)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
@@ -64,7 +64,7 @@ def test_a_folder_that_is_not_there_is_named(params: dict[str, Any], tmp_path: P
 
 
 def test_what_is_no_file_in_an_input_is_named(params: dict[str, Any], tmp_path: Path) -> None:
-    """Before `dvc repro`, which would wait for a FIFO for ever."""
+    """A FIFO or a linked folder is named before `dvc repro`, which would wait for a FIFO forever."""
     notes = tmp_path / params["sources"]["roam"]["input"]
     os.mkfifo(notes / "x.md")
     (notes / "more").symlink_to(tmp_path)
@@ -78,7 +78,7 @@ def test_what_is_no_file_in_an_input_is_named(params: dict[str, Any], tmp_path: 
 def test_no_network_is_named_for_each_dataset(
     params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as nobody:  # bound and not listening: connections are refused
+    with socket.socket() as nobody:  # bound but not listening: connections are refused
         nobody.bind(("127.0.0.1", 0))
         online_at(f"http://127.0.0.1:{nobody.getsockname()[1]}", monkeypatch)
         params["sources"]["wiki"]["load"]["dataset"] = "a/b"
@@ -102,7 +102,7 @@ def test_the_disk_that_text_of_the_hub_needs_is_counted(
     source = params["sources"]["roam"]
     source["load"] = {"kind": "fineweb_edu", "dataset": "a/b", "config": "c", "bytes_per_token": 4.0}
     source["budget"] = {"max_train_tokens": 3 << 28, "max_val_tokens": 1 << 28}
-    assert disk().endswith("about 16.1 GiB needed")  # 4 GiB of text, and tokens, each twice
+    assert disk().endswith("about 16.1 GiB needed")  # 4 GiB of text and as much for tokens, both stored twice
     source["budget"]["max_val_tokens"] = None
     words = "about 0.1 GiB needed, plus 4 times the text of {}, whose size on the hub is unknown"
     assert disk().endswith(words.format("roam"))
@@ -126,9 +126,9 @@ def test_the_time_of_a_run_is_measured(params: dict[str, Any]) -> None:
 
 
 def test_a_busy_machine_is_told_from_a_slow_one(params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By CPU time: half of a step's wall time on two threads, and all that is needed on one."""
+    """CPU time tells them apart: a step takes 1 s of wall time but 0.5 s of CPU time, on two threads and on one."""
     clock = iter(range(10**6))
-    shares = {1: 0.5, 2: 0.25}  # of the threads' wall time that is CPU time
+    shares = {1: 0.5, 2: 0.25}  # by number of threads: CPU time over the threads' wall time
     spent = {"wall": 0.0, "cpu": 0.0}
 
     def tick(*_: Any, **__: Any) -> torch.Tensor:
@@ -157,8 +157,8 @@ def test_a_busy_machine_is_told_from_a_slow_one(params: dict[str, Any], monkeypa
 
 
 @pytest.mark.slow
-def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_path: Path) -> None:
-    """Where there is text enough to say it; of the recipe whose runs were measured."""
+def test_the_expected_final_loss_is_reported(params: dict[str, Any], tmp_path: Path) -> None:
+    """The loss is predicted if there is enough text, and for the recipe whose runs were measured."""
 
     def told() -> str:
         *_, last, _ = (finding.what for finding in examine(params, folder=tmp_path))
@@ -204,7 +204,7 @@ def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_pat
 def test_an_offline_run_needs_the_dataset_in_the_cache(
     params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it is there, the client of the hub says: tests/test_hub_loaders.py."""
+    """`cached_commit` is replaced here; tests/test_hub_loaders.py tests it with the real client of the hub."""
     monkeypatch.setattr(hub, "is_offline", lambda: True)
     monkeypatch.setattr(hub, "cached_commit", lambda *dataset: {("org/BigBooks", "v1"): "abc"}.get(dataset))
     params["sources"]["wiki"]["load"] |= {"dataset": "org/BigBooks", "config": "v2"}
@@ -231,11 +231,11 @@ def test_the_hub_is_asked_once_however_many_need_it(
     assert set(fixes(params, tmp_path)) == {"wiki: a/b from the hub", "oasst1: a/b from the hub"}
 
 
-def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(
+def test_checks_that_need_an_invalid_value_are_skipped_and_all_others_run(
     params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)  # others write to the same disk meanwhile
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)  # fixed: other processes write to this disk
     whats = [finding.what for finding in examine(params, folder=tmp_path)]
     starts = (
         "python",
@@ -305,7 +305,7 @@ def test_parameters_of_many_blocks_are_counted_without_building_them(monkeypatch
         ({"train": {"B": 2**20}, "model": {"L": 1024, "T": 2048}}, "activations"),
     ],
 )
-def test_what_cannot_fit_is_told_by_doctor_and_refused_by_training_before_anything_is_built(
+def test_training_that_cannot_fit_is_reported_by_doctor_and_refused_before_a_model_is_built(
     changes: dict[str, Any], least: str, params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for section, values in changes.items():
@@ -330,7 +330,7 @@ def test_what_may_fit_is_not_refused_and_smaller_pieces_need_less(params: dict[s
     pieces = least_memory(cfg, B=100, execution=Execution(micro_batch_tokens=10 * cfg.T))
     assert whole["activations"] == 10 * pieces["activations"]
     one = least_memory(cfg, B=100, execution=Execution(micro_batch_tokens=1))
-    assert whole["activations"] == 100 * one["activations"]  # a row is the least
+    assert whole["activations"] == 100 * one["activations"]  # a micro-batch has at least one row
     assert whole["weights and optimizer"] < 12 * GPT(cfg).parameter_count()
     assert whole["the batch"] == 100 * cfg.T * 8
 
@@ -360,7 +360,7 @@ def test_a_gpu_beyond_those_there_are_is_not_taken(monkeypatch: pytest.MonkeyPat
     assert prepare_device("cuda:1", threads=0) == "cuda:1"
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert prepare_device("cuda", threads=0) == "cuda:0"
-    assert chosen == ["cuda:1", "cuda:0"]  # graphs, kernels and NCCL go to the current one
+    assert chosen == ["cuda:1", "cuda:0"]  # CUDA graphs, kernels and NCCL use the current device
     with pytest.raises(ValueError, match=r"'cuda:2' is not available here \(there is: cpu, cuda"):
         prepare_device("cuda:2", threads=0)
 
@@ -392,5 +392,5 @@ def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monke
         result = CliRunner().invoke(app, ["doctor", "--params"])
         assert result.exit_code == 1
         assert said in result.stderr
-        assert "notes/round is a linked folder" in result.stderr  # beside it
+        assert "notes/round is a linked folder" in result.stderr  # reported as well
     assert "Traceback" not in result.stderr

@@ -1,4 +1,4 @@
-"""train.document_mask: documents that share a window do not see each other. Where one begins, offsets say."""
+"""Tests of train.document_mask: documents in one window do not see each other; offsets say where each begins."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from niels_gpt.train.loop import train
 from niels_gpt.train.pretraining import PretrainTask
 
 EOT = 19
-A_FILE = 20  # documents of a token file
+A_FILE = 20  # documents per token file
 CFG = ModelConfig(V=20, T=16, C=16, L=2, H=2, d_ff=32, dropout=0.0)
 PORTABLE = replace(CFG, norm="rms", bias=False, activation="swiglu", kv_heads=1, qk_norm=True, qk_gain=True)
 
 
 def corpus(seed: int = 0, documents: int = 90) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens, where documents begin). The token that ends documents stands inside of them, too, as it may."""
+    """Return (tokens, document starts). The end-of-text id also occurs inside documents, which is allowed."""
     dice = np.random.default_rng(seed)
     lengths = dice.integers(1, 25, documents)
     return dice.integers(0, EOT + 1, lengths.sum()).astype("<u2"), np.concatenate(([0], lengths.cumsum()[:-1]))
 
 
 def by_array(starts: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    """Offsets in the whole corpus as offsets in each of its arrays."""
+    """Convert offsets in the whole corpus to offsets in each of its arrays."""
     ends = lengths.cumsum()
     firsts = ends - lengths
     return [starts[(starts >= a) & (starts < b)] - a for a, b in zip(firsts, ends, strict=True)]
 
 
 TOKENS, STARTS = corpus()
-PLAIN = TokenStream(np.split(TOKENS, (300, 317, 700)))  # of which one is too short for a window
+PLAIN = TokenStream(np.split(TOKENS, (300, 317, 700)))  # one is too short for a window of T = 40
 MASKED = TokenStream(PLAIN.arrays, documents=by_array(STARTS, PLAIN.lengths))
 
 
@@ -54,7 +54,7 @@ def expected_segments(place: int, T: int) -> list[int]:
 
 
 def places(stream: TokenStream, T: int) -> list[int]:
-    """How many tokens of the whole stream stand before each window."""
+    """Return the position in the whole stream of each window's first token."""
     ends = np.cumsum([len(array) for array in stream.arrays]).tolist()
     return [
         place
@@ -84,7 +84,7 @@ def test_rows_of_several_sources_keep_their_own_documents() -> None:
 
 
 def losses_one_by_one(model: GPT, stream: TokenStream, numbers: np.ndarray, T: int) -> torch.Tensor:
-    """(n, T): each document of a window predicted as if nothing else were there."""
+    """Return the losses (n, T) of windows, with each document in a window predicted by itself."""
     before, rows = places(stream, T), []
     for number, window in zip(numbers.tolist(), torch.from_numpy(stream.gather(numbers, T)), strict=True):
         segments = torch.tensor(expected_segments(before[number], T))
@@ -97,7 +97,7 @@ def losses_one_by_one(model: GPT, stream: TokenStream, numbers: np.ndarray, T: i
 def model(request: pytest.FixtureRequest) -> GPT:
     set_seed(0)
     model = GPT(request.param).eval()
-    with torch.no_grad():  # as if it had learned something: a fresh one hardly looks at what came before
+    with torch.no_grad():  # larger weights, as after training: a new model hardly uses its context
         for parameter in model.parameters():
             parameter.mul_(5)
     return model
@@ -149,7 +149,7 @@ def test_a_score_is_of_one_document_at_a_time(model: GPT) -> None:
 
 
 def written_mix(folder: Path) -> Path:
-    """A mix of one source, of several token files."""
+    """Write a mix of one source with several token files; return its path."""
     documents = np.split(TOKENS, STARTS[1:])
 
     def described(file: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""dolly: rows into chats."""
+"""Tests of source kind `dolly`: rows become chats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from niels_gpt.data.dolly import iter_dolly_sft, row_to_chat
 ROW = {"instruction": "What is rye?", "context": "", "response": "A grain.", "category": "open_qa"}
 
 
-def test_dolly_is_mapped_to_the_letter() -> None:
+def test_dolly_rows_are_mapped_exactly() -> None:
     chat = row_to_chat(ROW, index=7)
     assert [(m.role, m.content) for m in chat.messages] == [("user", "What is rye?"), ("assistant", "A grain.")]
     assert chat.meta == {"category": "open_qa", "index": 7}

@@ -1,4 +1,4 @@
-"""Dropout: the masks of a row depend on (seed, step, row, place) alone, however the batch is worked on."""
+"""Tests of dropout: a row's masks depend only on (seed, step, row, dropout site), however the batch is divided."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def weights_after(*steps: int, execution: Execution | None = None, seed: int = 3
 @pytest.mark.parametrize("tokens", [1, 2 * WET.T, 5 * WET.T])
 def test_micro_batches_do_not_change_what_is_learned(tokens: int) -> None:
     parts = weights_after(0, 1, execution=Execution(micro_batch_tokens=tokens))
-    # Rounding aside: another mask moves weights by a hundredth, the learning rate itself.
+    # Equal up to rounding: another mask would move weights by about the learning rate, 0.01.
     torch.testing.assert_close(parts, weights_after(0, 1), rtol=0, atol=1e-4)
 
 
@@ -69,10 +69,10 @@ def test_ranks_take_the_masks_of_the_rows_they_work_on() -> None:
     assert got == pytest.approx(expected, rel=1e-5)
 
 
-def test_as_many_numbers_fall_as_was_asked_and_the_mean_stays() -> None:
+def test_the_configured_share_is_dropped_and_the_mean_stays() -> None:
     for p in (0.1, 0.5, 0.9):
         share = dropout_mask(KEYS, place=0, count=COUNT, p=p).float().mean().item()
-        assert share == pytest.approx(p, abs=0.005)  # nine standard deviations at most
+        assert share == pytest.approx(p, abs=0.005)  # at most nine standard deviations
     h = torch.ones(64, 4, COUNT // 4)
     out = RowDropout(0.25, KEYS).on(h, place=1)
     assert out.unique().tolist() == pytest.approx([0.0, 4 / 3])
@@ -81,20 +81,20 @@ def test_as_many_numbers_fall_as_was_asked_and_the_mean_stays() -> None:
 
 
 def test_masks_of_rows_places_and_neighbours_are_not_alike() -> None:
-    """Agreement of two independent masks of one half is one half."""
+    """Two independent masks with p = 0.5 agree in half of their elements."""
     by_place = [dropout_mask(KEYS, place=place, count=COUNT, p=0.5) for place in range(4)]
     for one, other in pairwise(by_place):
         assert (one == other).float().mean().item() == pytest.approx(0.5, abs=0.01)
     assert (by_place[0][1:] == by_place[1][:-1]).float().mean().item() == pytest.approx(0.5, abs=0.01)
     masks = by_place[0]
     spectrum = torch.fft.rfft(1 - 2.0 * masks).abs() / COUNT**0.5
-    assert spectrum.max() < 5, "some period stands out"  # 3.4 is what the largest of so many is on average
+    assert spectrum.max() < 5, "some period stands out"  # the largest of so many is 3.4 on average
     agreement = (masks[:, None] == masks[None]).float().mean(-1)
     agreement.fill_diagonal_(0.5)
-    assert (agreement - 0.5).abs().max() < 0.06  # seven standard deviations of 4096 draws
+    assert (agreement - 0.5).abs().max() < 0.06  # seven standard deviations for 4096 elements
     for shift in (1, 2, 3, 16, 32, 64, 256, 1024):
         assert (masks == masks.roll(shift, 1)).float().mean().item() == pytest.approx(0.5, abs=0.01)
-    assert masks.float().mean(0).sub(0.5).abs().max() < 0.5  # no position falls in every row, or in none
+    assert masks.float().mean(0).sub(0.5).abs().max() < 0.5  # no position is dropped in every row, or in none
 
 
 def test_a_model_by_itself_draws_its_masks_from_torch() -> None:
@@ -135,8 +135,8 @@ def test_a_decoder_drops_nothing_whatever_the_mode_of_its_model() -> None:
         torch.testing.assert_close(model.logits(hidden), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_every_part_of_the_model_that_adds_is_dropped_from_at_a_place_of_its_own() -> None:
-    """The embedding, and of each block what heads hear, what attention adds and what the MLP adds."""
+def test_every_dropout_site_of_a_model_is_used_once() -> None:
+    """The sites are the embedding and, in each block, the attention's values, its output, and the MLP's output."""
     model = GPT(replace(WET, L=2, dropout=0.9))
     places: list[int] = []
     real = RowDropout._masked
@@ -153,7 +153,7 @@ def test_every_part_of_the_model_that_adds_is_dropped_from_at_a_place_of_its_own
     assert sorted(places) == list(range(7))
 
 
-def test_a_head_does_not_hear_a_position_at_all_or_hears_all_of_it() -> None:
+def test_values_of_a_head_are_dropped_as_whole_vectors() -> None:
     heard = RowDropout(0.5, KEYS).on_vectors(torch.ones(64, 2, 8, 4), place=0)
     assert heard.sum(-1).unique().tolist() == [0.0, 8.0]
     assert (heard[:, 0, :, 0] != heard[:, 1, :, 0]).any(), "heads have masks of their own"

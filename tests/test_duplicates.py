@@ -1,4 +1,4 @@
-"""Duplicates: found whatever their kind, never on both sides of a split, and nothing else is moved."""
+"""Tests of duplicates: every kind is found, none is on both sides of a split, and no other document is moved."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reordered(text: str, rng: random.Random) -> str:
 
 
 def edited(text: str, rng: random.Random) -> str:
-    """One word of ten is another."""
+    """Replace one word in ten."""
     words = text.split(" ")
     for place in rng.sample(range(len(words)), len(words) // 10):
         words[place] = rng.choice(WORDS)
@@ -46,7 +46,7 @@ def edited(text: str, rng: random.Random) -> str:
 
 
 def quoted(text: str, rng: random.Random) -> str:
-    """In a text of some thousand words of its own."""
+    """Return a text of some thousand other words that quotes this one."""
     around = [note(rng) for _ in range(8)]
     around.insert(rng.randint(0, 8), "> " + text.replace("\n", "\n> "))
     return "\n\n".join(around)
@@ -61,7 +61,7 @@ KINDS: dict[str, Callable[[str, random.Random], str]] = {
 
 
 def sketches_of(*texts: str) -> list[tuple[int, int, int, np.ndarray]]:
-    """The digest of each text and of its words, the scale and the hashes."""
+    """Return for each text its digest, the digest of its words, the scale and the hashes."""
     found = sketch_texts(texts)
     hashes = np.split(found.hashes, found.starts[1:-1])
     return list(zip(found.text.tolist(), found.words.tolist(), found.scale.tolist(), hashes, strict=True))
@@ -120,7 +120,7 @@ def test_a_phrase_in_common_joins_nothing_and_equal_words_join_whatever_their_nu
     assert pairs_among(tmp_path / "b", long).documents.tolist() == []
 
 
-def test_copies_are_of_one_source_and_told_with_the_first(tmp_path: Path) -> None:
+def test_copies_are_within_one_source_and_paired_with_the_first(tmp_path: Path) -> None:
     first, second = ["a b", "c", " a b\n", "A b", "a b"], ["c", "c"]
     assert pairs_among(tmp_path / "a", first, second, near=None).copies.tolist() == [[0, 2], [0, 4], [5, 6]]
     assert pairs_among(tmp_path / "b", first, second, near=None).documents.tolist() == []
@@ -149,7 +149,7 @@ def test_a_sketch_is_of_words_and_the_same_in_any_company() -> None:
         assert np.array_equal(own, np.unique(own))
     assert [len(hashes) for *_, hashes in together[:6]] == [2, 2, 0, 0, 3, 1]
     assert np.diff(words_of(texts).before)[:6].tolist() == [4, 4, 0, 0, 5, 1]
-    # Thai, CJK, CJK of the second plane behind a letter, and mathematical letters, which are those of a word.
+    # Thai, CJK, CJK of the second plane after a letter, and mathematical letters, which form one word.
     edges = ["\u0e01\u0e02", "\uf900\ufad9", "x\U00020000", "\U0001d518\U0001d519"]
     assert np.diff(words_of(edges).before).tolist() == [2, 2, 2, 1]
 
@@ -241,13 +241,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_planted(rng: random.Random, *, planted: bool = True) -> list[set[tuple[str, int]]]:
-    """Four sources of a hundred texts each, split in every way; the groups (source, row) of those that are alike."""
+    """Write four sources of 100 texts each, split in every way; return the groups of similar ones as (source, row)."""
     texts = {name: [note(rng) for _ in range(100)] for name in ("large", "notes", "wiki", "trees")}
     groups = []
     for number in range(40) if planted else ():
         kind, at = [*KINDS.values()][number % 4], [2 * number, 2 * number + 1]
         (a, b), source, other = at, *rng.sample(sorted(texts), 2)
-        texts[source][b] = kind(texts[source][a], rng)  # within a source, and in another one
+        texts[source][b] = kind(texts[source][a], rng)  # one copy in the same source, one in another
         texts[other][a] = KINDS["edited"](texts[source][a], rng)
         groups.append({(source, a), (source, b), (other, a)})
     splits = ["val" if rng.random() < 0.2 else "train" for _ in range(100)]
@@ -298,7 +298,7 @@ def test_bytes_do_not_show_how_many_worked_on_them(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_where_nothing_is_alike_every_split_has_the_bytes_that_it_had(here: Path) -> None:
+def test_where_nothing_is_alike_duplicate_handling_changes_no_byte_of_a_split(here: Path) -> None:
     write_planted(random.Random(9), planted=False)
     params = parameters()
     on = decide(params)
@@ -313,19 +313,21 @@ def test_where_nothing_is_alike_every_split_has_the_bytes_that_it_had(here: Path
 
 
 @pytest.mark.slow
-def test_a_new_text_in_one_source_leaves_what_is_said_of_the_others(here: Path) -> None:
-    """So that their splits are not made again."""
-    groups = write_planted(random.Random(10))
+def test_a_new_text_in_one_source_changes_only_sources_with_duplicates_in_it(here: Path) -> None:
+    """The splits of all other sources need not be made again."""
+    write_planted(random.Random(10), planted=False)
     params = parameters()
-    decide(params)
-    before = {name: files(Path("cache/duplicates", name)) for name in params.sources}
-    texts = [note(random.Random(i)) for i in range(5)]
-    write_source("large", [Document(str(i), text) for i, text in enumerate(texts)])
-    run_in_process("duplicates", duplicates.main, params)
-    changed = {name for name in before if files(Path("cache/duplicates", name)) != before[name]}
-    tied = {name for group in groups for name, _ in group if any(other == "large" for other, _ in group)}
-    assert {"large"} <= changed <= tied
-    assert tied != set(before) or len(tied) == 4
+    texts = [note(random.Random(i)) for i in range(6)]
+    write_source("notes", [Document(str(i), text) for i, text in enumerate(texts[:3])])
+
+    def found(large: list[str]) -> dict[str, dict[str, bytes]]:
+        write_source("large", [Document(str(i), text) for i, text in enumerate(large)])
+        run_in_process("duplicates", duplicates.main, params)
+        return {name: files(Path("cache/duplicates", name)) for name in params.sources}
+
+    before, after = found(texts[3:]), found([*texts[4:], texts[0]])
+    assert {name for name in before if after[name] != before[name]} == {"large", "notes"}
+    assert found([*texts[4:], texts[0], texts[3]])["notes"] == after["notes"]
 
 
 @pytest.mark.slow
@@ -367,7 +369,7 @@ def test_a_held_out_row_of_a_sources_own_split_stays_and_others_follow_it(here: 
 
 @pytest.mark.slow
 def test_the_first_source_decides_and_chats_follow(here: Path) -> None:
-    """By name, texts before chats."""
+    """Sources decide in the order of their names, texts before chats."""
     rng = random.Random(15)
     shared, two = [note(rng) for _ in range(10)], [note(rng) for _ in range(10)]
     for seed in range(5):
@@ -406,10 +408,11 @@ def test_a_split_that_duplicates_leave_nothing_for_says_so(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_overlap_is_of_held_out_text_with_all_that_is_trained_on(here: Path) -> None:
+def test_overlap_compares_held_out_text_with_all_training_text(here: Path) -> None:
     rng = random.Random(16)
     words = [f"w{number:03d}" for number in range(300)]
-    # Its own train text, a note and a chat have 20 words of it, and one of them 12 more, which is too few.
+    # The wiki's training text, a note and a chat share 20 words each with its held-out text. The first shares another
+    # 12, which are too few.
     write_notes([0], wiki=[" ".join(words[:100]), " ".join([*words[:20], "and", *words[30:42]])])
     write_source("notes", [Document(str(i), " ".join(words[50:70]) if i == 1 else note(rng)) for i in range(20)])
     write_source("trees", [chat(" ".join(words[80:]) if i < 2 else note(rng), i, i) for i in range(20)])
@@ -427,7 +430,7 @@ def test_overlap_is_of_held_out_text_with_all_that_is_trained_on(here: Path) -> 
     assert found["large"]["runs_in_train"] == found["notes"]["characters_in_train"] == 0
 
 
-# For eyes
+# Inspection
 
 
 @pytest.mark.slow

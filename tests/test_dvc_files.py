@@ -1,4 +1,4 @@
-"""What DVC leaves half-written when it is stopped, and how it is put right."""
+"""Tests of the repair of files that DVC leaves half-written when it is stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDED = yaml.load((ROOT / "dvc.lock").read_text(), yaml.CSafeLoader)["stages"
 
 
 def lock_of(*names: str) -> str:
-    """A dvc.lock in which these stages have run."""
+    """Return a dvc.lock in which these stages have run."""
     return yaml.safe_dump({"schema": "2.0", "stages": {name: RECORDED[name] for name in names}}, sort_keys=False)
 
 
@@ -49,7 +49,7 @@ def commit_lock(text: str) -> None:
     git("commit", "-qm", "lock")
 
 
-def test_a_lock_that_was_cut_anywhere_is_not_whole_or_lacks_whole_records_alone() -> None:
+def test_a_lock_cut_anywhere_is_rejected_or_lacks_only_whole_records() -> None:
     assert read_records(WHOLE)
     assert read_records((ROOT / "dvc.lock").read_text())
     accepted = 0
@@ -64,7 +64,7 @@ def test_a_lock_that_was_cut_anywhere_is_not_whole_or_lacks_whole_records_alone(
             assert stage.get("params") == known.get("params")
             assert stage["deps"] == known["deps"]
             assert stage["outs"] == known["outs"][: len(stage["outs"])]
-    assert accepted <= 3  # after the first stage, and after each out of the second
+    assert accepted <= 3  # cut after the first stage, or after an output of the second
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_broken_lock_comes_back_as_committed_and_without_a_commit_there_is_non
     assert mend(project) == []
 
 
-def test_both_sides_of_a_merge_are_for_a_person_to_settle(project: Path) -> None:
+def test_a_merge_conflict_in_the_lock_is_left_to_the_user(project: Path) -> None:
     text = f"<<<<<<< HEAD\n{WHOLE}=======\n{CUT}\n>>>>>>> other\n"
     (project / "dvc.lock").write_text(text)
     with pytest.raises(ValueError, match=r"both sides of a git merge: `git checkout --ours dvc\.lock`"):
@@ -95,7 +95,7 @@ def test_both_sides_of_a_merge_are_for_a_person_to_settle(project: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["", '{"write": {"a"', "[]"])
-def test_what_else_dvc_leaves_half_written_is_taken_away(project: Path, text: str) -> None:
+def test_other_half_written_files_are_removed(project: Path, text: str) -> None:
     (project / "dvc.lock").write_text(WHOLE)
     runs = ".dvc/cache/runs/ab"
     for name in (".dvc/tmp/rwlock", f"{runs}/abc/.xyz.tmp", f"{runs}/abc/def", f"{runs}/abd/.xyz.tmp"):
@@ -146,7 +146,7 @@ def test_doctor_names_what_is_half_written(project: Path) -> None:
 
 @pytest.mark.dag
 def test_after_a_mend_dvc_repro_ends_as_if_it_had_never_been_stopped(built_repo: Repo) -> None:
-    """With DVC's own files, as it leaves them: the lock is cut, and the last stage is not in the run cache yet."""
+    """In a real repository, with dvc.lock cut and the last stage not yet in the run cache, only that stage reruns."""
     lock = built_repo.path / "dvc.lock"
     text = lock.read_text()
     built_repo.run("git", "rm", "-q", "--cached", "dvc.lock")

@@ -1,4 +1,4 @@
-"""dvc.yaml says what is true of the code."""
+"""Tests that dvc.yaml agrees with the code of the stages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_curves_are_made_of_every_model_that_is_trained() -> None:
         assert STAGES[stage]["outs"] == [str(folder)]
 
 
-# What a stage opens without declaring it, and the declared file that changes whenever that does.
+# Paths that a stage opens without declaring them, and the declared file that changes whenever they do.
 NAMED_BY_HASH = {
     "tokenizer": {"cache/raw": "cache/split/text"},  # split.json holds the sha256 of the manifest of the texts
     "train": {"cache/tokens/text": "cache/mix.json"},
@@ -62,7 +62,7 @@ NAMED_BY_HASH = {
     "leak": {"cache/tokens": "cache/mix.json", "cache/tokens/chat": "cache/chat_mix.json", "cache/raw": "cache/split"},
 }
 SOURCES = ("wiki", "dolly15k")
-_watched: list[set[str]] = []  # what the stage that runs now has opened; empty while none runs
+_watched: list[set[str]] = []  # one set, of paths that the running stage has opened; empty if none runs
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -72,7 +72,7 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 @dataclass(frozen=True)
 class Ran:
-    """A stage that has run, with the data that it opened and the data that dvc.yaml declares for it."""
+    """Data that a stage has opened, and data that dvc.yaml declares for it."""
 
     opened: set[str]
     declared: set[str]
@@ -80,7 +80,7 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    """Every stage, run in this process, one after the other, on one source of text and one of chats."""
+    """Run every stage in turn, in this process, on one text source and one chat source; return what each opened."""
     repo = make_repo(tmp_path_factory.mktemp("in-process") / "repo")
     values = parse_yaml((repo.path / "params.yaml").read_text(), name="params.yaml")
     values["sources"] = {name: {**values["sources"][name], "remote": "private"} for name in SOURCES}
@@ -93,7 +93,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     found: dict[str, Ran] = {}
 
     def watched(stage: Stage) -> None:
-        """Without what is opened before and after, to see whether it has changed."""
+        """Run a stage and record what it opens, without the checks for changed inputs before and after it."""
         _watched.append(set())
         try:
             importlib.import_module(f"stages.{stage.name}").main(stage)
@@ -128,7 +128,7 @@ def test_data_a_stage_opens_is_in_its_deps_and_nothing_else_is(ran: dict[str, Ra
 
     assert [file for file in sorted(opened) if not inside(file, declared | set(through))] == []
     assert {dep for dep in declared if not any(inside(file, {dep}) for file in opened)} == set()
-    assert all(inside(file, declared) for file in through.values()) or name == "tokenizer"  # bytes need no corpus
+    assert all(inside(file, declared) for file in through.values()) or name == "tokenizer"  # a byte one needs no corpus
 
 
 def test_a_stage_sees_the_parameters_that_it_declares_and_no_others() -> None:
@@ -158,7 +158,7 @@ def test_a_stage_that_does_not_declare_the_seed_sees_none_that_follows_it() -> N
     with contextlib.chdir(ROOT):
         seen = {name: read_inputs(name, "")[0] for name in ("cache", "leak")}
     assert seen["leak"].leak.seed == seen["leak"].sources["roam"].split.seed == 42
-    assert seen["cache"].sources["dolly15k"].load.seed == 42  # follows no other
+    assert seen["cache"].sources["dolly15k"].load.seed == 42  # does not follow the top-level seed
     for hidden in (lambda: seen["cache"].seed, lambda: seen["cache"].sources["roam"].split.seed):
         with pytest.raises(AttributeError):
             hidden()
@@ -170,7 +170,7 @@ def test_stages_that_sample_depend_on_the_seed_and_no_others() -> None:
 
 
 def fields_at(path: list[str], shape: Any) -> list[FieldInfo]:
-    """Of a path of keys in the schema, in which any name of a source is one: the field of each key."""
+    """Return the schema's field of each key on a path, except the keys of mappings, such as names of sources."""
     found: list[FieldInfo] = []
     kinds = [shape]
     for key in path:
@@ -185,7 +185,7 @@ def fields_at(path: list[str], shape: Any) -> list[FieldInfo]:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_key_that_dvc_is_asked_for_has_no_default(name: str) -> None:
-    """Where it is left out, DVC stops with an error of its own, before any code of this project runs."""
+    """If such a key is missing, DVC stops with an error of its own, before any code of this project runs."""
     text = json.dumps(STAGES[name]).replace("${item.", "${sources.x.").replace("${key}", "x")
     asked = {*re.findall(r"\$\{([\w.]+)\}", text), *json.loads(text).get("params", [])}
     for path in asked:
@@ -193,7 +193,7 @@ def test_a_key_that_dvc_is_asked_for_has_no_default(name: str) -> None:
 
 
 def defaults_below(shape: Any, path: str) -> Iterator[tuple[str, str]]:
-    """(path, module) of each key with a default that says something: the module of the class that has it."""
+    """Yield (path, module of the class that has it) of each key whose default is neither None nor empty."""
     for kind in members(shape):
         if get_origin(kind) is dict:
             yield from defaults_below(get_args(kind)[1], path)
@@ -206,11 +206,11 @@ def defaults_below(shape: Any, path: str) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", sorted({*STAGES} - {"code", "load"}))
 def test_a_default_is_part_of_the_code_of_each_stage_that_declares_it(name: str) -> None:
-    """So that another default runs again what depends on it, though params.yaml is the same."""
+    """A changed default must rerun the stages that depend on it, though params.yaml is the same."""
     code = set(code_of(name, ROOT))
     for path in (param.replace("${key}", "x") for param in STAGES[name].get("params", [])):
         for leaf, module in defaults_below(fields_at(path.split("."), Params)[-1].annotation, path):
-            shown = name == "report" and leaf.startswith("tokenizer.")  # nothing else is made of it there
+            shown = name == "report" and leaf.startswith("tokenizer.")  # the report only prints it
             if ".load." not in leaf and not shown:
                 assert f"{module.replace('.', '/')}.py" in code or f"{module.replace('.', '/')}/__init__.py" in code, (
                     leaf,
@@ -227,7 +227,7 @@ def test_a_default_of_a_kind_is_part_of_the_code_that_loads_it(kind: str) -> Non
 
 
 def outs_of(name: str) -> dict[str, dict[str, Any]]:
-    """Every output of a stage, of whatever kind, with what is said about it."""
+    """Return {path: options} of all outputs of a stage: outs, metrics and plots."""
     declared = [out for kind in ("outs", "metrics", "plots") for out in STAGES[name].get(kind, [])]
     return {path: about for out in declared for path, about in ({out: {}} if isinstance(out, str) else out).items()}
 
@@ -246,8 +246,10 @@ def test_no_stage_declares_runtime_and_no_out_is_named_by_a_value(name: str) -> 
     ("use", "key"), [("text", "../../x"), ("text", "../../../x"), ("..", "x"), ("../../..", "x"), ("../x", "y")]
 )
 def test_a_name_or_a_use_that_leads_out_of_its_folder_gives_two_stages_one_output(use: str, key: str) -> None:
-    """DVC deletes outputs before it runs a stage. It refuses, before it deletes anything, two stages with the same
-    output, and `../../x` is the same from every folder of the same depth."""
+    """DVC deletes outputs before it runs a stage, but first it refuses two stages with the same output.
+
+    `../../x` is the same path from every folder of the same depth.
+    """
     outs = [
         os.path.normpath(out.replace("${item.use}", use).replace("${key}", key))
         for name in ITERATED
@@ -258,8 +260,8 @@ def test_a_name_or_a_use_that_leads_out_of_its_folder_gives_two_stages_one_outpu
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_what_is_made_of_a_source_goes_to_its_remote_and_what_is_made_of_all_to_no_public_one(name: str) -> None:
-    """Private notes may be in pieces, in a mix and in a model: these go to the default remote, the private one."""
+def test_outputs_of_one_source_go_to_its_remote_and_all_others_to_the_private_one(name: str) -> None:
+    """Private notes may be in vocabularies, mixes and models, so these go to the default remote, which is private."""
     config = configparser.ConfigParser()
     config.read(ROOT / ".dvc/config")
     assert config["core"]["remote"] == "private"

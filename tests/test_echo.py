@@ -1,4 +1,4 @@
-"""Log probabilities of prompts (`echo`), as evaluation harnesses ask for them."""
+"""Tests of prompt log probabilities (`echo`), as evaluation harnesses request them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def address() -> Iterator[str]:
 
 
 def direct(talker: Talker, ids: list[int]) -> torch.Tensor:
-    """The log probabilities of all ids after each of these, by the model itself."""
+    """Return the model's own log probabilities of all next ids, after each of these ids."""
     with torch.inference_mode():
         return talker.model(torch.tensor([ids]))[0].double().log_softmax(dim=-1)
 
@@ -58,7 +58,7 @@ def test_prompts_are_scored_as_the_model_itself_does(address: str, as_ids: bool)
         assert found["token_logprobs"][1:] == pytest.approx(expected, abs=1e-5)
         tops = [row.topk(2).values.tolist() for row in own[:-1]]
         assert [list(top.values()) for top in found["top_logprobs"][1:]] == [pytest.approx(t, abs=1e-5) for t in tops]
-        # An offset is where the text of a token begins; a token within a character begins where that does.
+        # An offset is where a token's text begins; a token inside a character has the offset of that character.
         starts = [len(bytes(prompt[:i]).decode(errors="ignore")) for i in range(len(prompt))]
         assert found["text_offset"] == starts
 
@@ -86,14 +86,14 @@ def test_what_follows_the_prompt_is_scored_with_it(address: str) -> None:
     assert_refused(negative, 400, "max_tokens")
 
 
-def test_half_a_character_at_the_end_of_a_prompt_is_in_neither_part_twice(address: str) -> None:
+def test_half_a_character_at_the_end_of_a_prompt_is_echoed_once(address: str) -> None:
     choice = completed(address, prompt=list("æ".encode()[:1]), echo=True, logprobs=0, max_tokens=0)["choices"][0]
     assert (choice["text"], choice["logprobs"]["text_offset"]) == ("\ufffd", [0])
 
 
 @pytest.mark.slow
 def test_an_end_after_the_prompt_is_a_token_of_the_reply() -> None:
-    """lm-eval asks for one token and ignores the last: without the end it would ignore the prompt's last."""
+    """lm-eval requests one token and ignores the last: without the end token it would ignore the prompt's last."""
     with serving(build_app(saying("chat_tokens", [ord("c"), EOT]), card={})) as address:
         choice = completed(address, prompt="abc", echo=True, logprobs=1, max_tokens=1)["choices"][0]
         assert (choice["text"], choice["finish_reason"]) == ("abc", "stop")
@@ -110,18 +110,18 @@ def test_prompts_of_neighbouring_slots_are_prefilled_together(monkeypatch: pytes
         rows = [engine.add(prompt, GREEDY, top_logprobs=0, score_prompt=True) for prompt in prompts]
         engine.step()
         found = [[token.logprob for token in engine.scored_prompt(row)] for row in rows]
-        assert [engine.scored_prompt(row) for row in rows] == [[]] * 8  # handed out once
-        engine.step()  # the rows go on, and are not scored again
+        assert [engine.scored_prompt(row) for row in rows] == [[]] * 8  # each is returned only once
+        engine.step()  # the rows continue and are not scored again
         assert [engine.scored_prompt(row) for row in rows] == [[]] * 8
         for row in rows:
             engine.drop(row)
         return found
 
     together = scored()
-    assert read == [80, 8, 8]  # eight prompts without their last ids, then a token for each, twice
+    assert read == [80, 8, 8]  # 8 prompts without their last ids, then one token each, twice
     read.clear()
     monkeypatch.setattr(engine_module, "MOST_SCORED", 25)  # two prompts at a time
-    apart = scored()  # although the slots still hold the same prompts
+    apart = scored()  # computed anew, although the slots still hold the same prompts
     assert read == [20, 20, 20, 20, 8, 8]
     for one, other, prompt in zip(together, apart, prompts, strict=True):
         own = direct(talker, prompt)

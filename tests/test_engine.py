@@ -1,4 +1,4 @@
-"""The engine of one machine, the records of what is done, and stores: whoever does a part, and however often."""
+"""Tests of the local engine (workers, retries, early exit), of the records of finished parts, and of stores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pids(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_every_part_is_done_once_whoever_does_it_and_in_whatever_order(tmp_path: Path, workers: int) -> None:
+def test_every_part_is_done_once_with_any_number_of_workers_and_in_any_order(tmp_path: Path, workers: int) -> None:
     items, ticks = pieces(tmp_path, 9), []
     random.Random(workers).shuffle(items)
     with watchdog():
@@ -49,7 +49,7 @@ def test_every_part_is_done_once_whoever_does_it_and_in_whatever_order(tmp_path:
     assert (os.getpid() in pids(tmp_path)) == (workers == 1)
 
 
-def test_a_part_alone_is_done_here_and_none_at_all_is_nothing(tmp_path: Path) -> None:
+def test_a_single_part_runs_in_this_process_and_no_parts_give_no_results(tmp_path: Path) -> None:
     (item,) = pieces(tmp_path, 1)
     assert list(LocalEngine(4).map(part_work.answer, [item], tick=bool)) == [(item, "done part-00000")]
     assert pids(tmp_path) == [os.getpid()]
@@ -63,7 +63,7 @@ def test_parts_whose_worker_was_killed_are_tried_again(tmp_path: Path) -> None:
         found = dict(LocalEngine(2).map(part_work.killed_once, items, tick=bool))
     assert found == {item: f"done {item.name}" for item in items}
     assert [items[i].tries() for i in (1, 3)] == [2, 2]
-    assert {items[i].tries() for i in (0, 2, 4)} <= {1, 2}  # with the pool of a part that kills, its neighbours end
+    assert {items[i].tries() for i in (0, 2, 4)} <= {1, 2}  # parts in the pool of a killed worker are retried, too
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_leaving_early_ends_what_is_under_way(tmp_path: Path) -> None:
     results = LocalEngine(2).map(part_work.first_ends_when_another_has_begun, items(), tick=bool)
     with watchdog():
         assert next(results)[1] == "done"
-        assert len(asked) <= 3  # a part is asked for when there is somebody to do it
+        assert len(asked) <= 3  # a part is requested only when a worker is free
         (worker,) = pids(tmp_path)
         assert lives(worker)
         results.close()  # type: ignore[attr-defined]
@@ -190,15 +190,15 @@ def test_no_more_is_made_than_is_enough(tmp_path: Path) -> None:
 
     found = make_parts(LocalEngine(1), part_work.write_file, items, store=store, enough=enough)
     assert [record["files"][0]["file"] for record in found] == ["part-00000.bin", "part-00001.bin"]
-    # Two are looked at, before anything is done, to see whether there is more than one.
+    # The engine takes two parts before it starts any, to see whether there is more than one.
     assert [item.tries() for item in items] == [1, 1, 0, 0, 0, 0]
     again = make_parts(LocalEngine(2), part_work.write_file, items, store=store, enough=enough)
     assert again == found
     assert sum(item.tries() for item in items) == 2
 
 
-def test_however_many_parts_there_are_each_is_asked_about_twice(tmp_path: Path) -> None:
-    """When it is done, and at the end: asked about all for each, a thousand parts took minutes."""
+def test_enough_is_called_at_most_twice_per_part(tmp_path: Path) -> None:
+    """It is called when a part is done and at the end; checking all parts after each took minutes for a thousand."""
     items, asked = pieces(tmp_path, 60), []
     store = Store(str(tmp_path / "store"))
     for done in (0, 60):
@@ -210,7 +210,7 @@ def test_however_many_parts_there_are_each_is_asked_about_twice(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_what_dead_writers_left_goes_and_what_live_ones_write_stays(tmp_path: Path) -> None:
+def test_temporary_files_are_deleted_if_their_writer_is_dead_and_kept_if_it_lives(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     store = tmp_path / "store"

@@ -1,4 +1,4 @@
-"""What a run will see of each source: the same figure wherever it is told, and a word where it is too much."""
+"""Tests of the epochs that a run makes over each source, and of the warning where they are too many."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from niels_gpt.pipeline.params import read_params
 from tests.conftest import ROOT
 
 
-def test_epochs_are_what_is_drawn_by_what_there_is() -> None:
+def test_epochs_are_sampled_tokens_divided_by_tokens_of_the_source() -> None:
     seen = exposures({"a": 3.0, "b": 1.0, "c": 0.0}, {"a": 500, "b": 1000, "c": 7}, drawn=8000)
     assert seen == {"a": Exposure(500, 0.75, 6000), "b": Exposure(1000, 0.25, 2000), "c": Exposure(7, 0.0, 0.0)}
     assert [source.epochs for source in seen.values()] == [12.0, 2.0, 0.0]
@@ -35,7 +35,7 @@ def test_only_a_source_that_is_read_more_often_than_the_bound_is_named() -> None
 
 
 def test_the_bound_is_that_of_the_runs() -> None:
-    """Those of 0.9 M and of 4 M parameters; there the rule says that nearly all of a text's worth has been read."""
+    """The runs had 0.9 M and 4 M parameters. At the bound, the law credits over 98% of a repeated text's full worth."""
     assert [most_epochs(parameters) for parameters in (1000, 900_000, 1_999_999, 2_000_000, 4_000_000, 10**9)] == [
         *(16, 16, 16),
         *(8, 8, 8),
@@ -51,14 +51,14 @@ def told(params: dict[str, Any], folder: Path) -> list[tuple[str, str | None]]:
     return found[first:-2]
 
 
-def test_doctor_tells_epochs_of_text_that_lies_there_and_of_tokens_that_were_counted(tmp_path: Path) -> None:
+def test_doctor_reports_epochs_from_the_size_of_the_text_or_from_counted_tokens(tmp_path: Path) -> None:
     params = read_params(ROOT / "params.yaml")[1]
     params |= {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}}
     params["p_train"] = {"wiki": 1.0, "roam": 3.0, "primer": 0.0}
     drawn = 800 * 8 * 128
     assert told(params, tmp_path) == [("epochs: unknown until the text is loaded", None)]
     (tmp_path / "data/roam").mkdir(parents=True)
-    (tmp_path / "data/roam/a.md").write_bytes(b"x" * 100_000)  # a tenth is held out
+    (tmp_path / "data/roam/a.md").write_bytes(b"x" * 100_000)  # a tenth is for validation
     assert told(params, tmp_path) == [(f"epochs: roam {0.75 * drawn / 90_000:,.2f} of 90,000 tokens", None)]
     pieces = copy.deepcopy(params) | {"tokenizer": {"kind": "sentencepiece", "vocab_size": 1024}}
     assert told(pieces, tmp_path)[0][0] == f"epochs: roam {0.75 * drawn / 90_000 * 2.24:,.2f} of 40,179 tokens"

@@ -1,3 +1,5 @@
+"""Tests of validation: losses, bits per byte, and the scorer of held-out text."""
+
 from __future__ import annotations
 
 import hashlib
@@ -26,7 +28,7 @@ from tests.tiny_training import ANSWERS, chats
 CFG = ModelConfig(V=260, T=16, C=16, L=1, H=2, d_ff=32, dropout=0.5)
 
 
-def test_loss_ignores_what_is_not_supervised_and_refuses_nothing() -> None:
+def test_loss_ignores_unsupervised_targets_and_refuses_a_batch_of_only_these() -> None:
     logits, y = torch.randn(2, 3, 5), torch.tensor([[1, -100, 2], [-100, -100, 4]])
     kept = y != -100
     torch.testing.assert_close(loss_fn(logits, y), F.cross_entropy(logits[kept], y[kept]))
@@ -56,7 +58,7 @@ def test_evaluate_is_the_mean_loss_without_dropout_and_leaves_the_mode_alone(tra
         evaluate(model, streams, eval_steps=0, B=4, T=16, device="cpu", generator=generator)
 
 
-def test_a_mode_is_put_back_and_gradients_are_taken_again_after_an_error() -> None:
+def test_inference_restores_mode_and_gradients_after_an_error() -> None:
     model = GPT(CFG).train()
 
     def fail() -> None:
@@ -76,7 +78,7 @@ class Uniform(nn.Module):
         return torch.zeros(*x.shape, 260)
 
 
-def test_a_uniform_model_scores_log2_v_bits_a_byte() -> None:
+def test_a_uniform_model_scores_log2_v_bits_per_byte() -> None:
     stream = TokenStream([np.frombuffer(b"abcdefgh" * 40, np.uint8).astype("<u2")])
     score = score_stream(Uniform(), stream, token_bytes=ByteTokenizer().token_bytes(), T=16, B=3, device="cpu")
     assert score.nats == pytest.approx(math.log(260))
@@ -124,7 +126,7 @@ def test_a_cap_scores_fewer_windows_spread_over_the_stream() -> None:
 
 
 def test_a_score_without_quotes_is_the_mean_over_the_other_tokens() -> None:
-    """Over two arrays, in batches, some of them without a quote; ends of documents count in nats alone."""
+    """The stream has two arrays, and batches without a quote; the ends of documents count only in nats."""
     dice, token_bytes = np.random.default_rng(0), np.where(np.arange(260) < 256, 3, 0)
     arrays = [dice.integers(250, 260, size).astype("<u2") for size in (70, 95)]
     marks = [(dice.random(len(ids)) < 0.3) & (ids < 256) for ids in arrays]
@@ -153,7 +155,7 @@ def test_a_score_without_quotes_is_the_mean_over_the_other_tokens() -> None:
 
 
 class Bigrams(nn.Module):
-    """Predicts by the token at hand alone."""
+    """Model whose prediction depends only on the current token."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         table = torch.randn(260, 260, generator=torch.Generator().manual_seed(0))
@@ -161,7 +163,7 @@ class Bigrams(nn.Module):
 
 
 def answer_losses(model: nn.Module, data: SFTExampleDataset) -> list[torch.Tensor]:
-    """Of each chat, the loss of every token of the answer and of the end of its turn."""
+    """Return for each chat the losses of the answer's tokens and of the end of its turn."""
     x, _, y = data.examples(np.arange(len(data)))
     losses = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")
     return [row[targets != -100] for row, targets in zip(losses, y, strict=True)]
@@ -171,7 +173,7 @@ def test_chats_are_scored_by_what_the_assistant_says(tmp_path: Path) -> None:
     data, model = chats(tmp_path), Bigrams()
     losses = answer_losses(model, data)
     assert [len(row) for row in losses] == [len(answer) + 1 for answer in ANSWERS]
-    token_bytes = np.where(np.arange(260) < 256, 3, 0)  # as if each were three bytes of text, and an eot were none
+    token_bytes = np.where(np.arange(260) < 256, 3, 0)  # as if each byte were three bytes of text; eot has none
     score = score_chats(model, data, token_bytes=token_bytes, B=2, max_tokens=None)
     flat, text = torch.cat(losses), torch.cat([row[:-1] for row in losses])
     assert score.tokens == len(flat)
@@ -180,7 +182,7 @@ def test_chats_are_scored_by_what_the_assistant_says(tmp_path: Path) -> None:
 
 
 def test_quoted_tokens_of_chats_are_left_out_of_a_second_mean(tmp_path: Path) -> None:
-    """Each token of an example has a mark: a role's id, the question, the end of the turn, a role's id, the answer."""
+    """Every token has a mark: role id, question, end of turn, role id, answer, end of turn."""
     data, model = chats(tmp_path), Bigrams()
     question, answer = 4 + 3, len(ANSWERS[3])
     marks = {3: np.array([False] * question + [True] * (answer - 1) + [False] * 2)}
@@ -210,7 +212,7 @@ def test_the_mean_of_chats_is_over_their_tokens_and_over_the_rows_that_were_aske
 
 
 def test_compressors_are_measured_on_the_text_that_is_scored() -> None:
-    """Of bytes as tokens: a text of one letter costs nearly nothing, noise more than its eight bits."""
+    """With bytes as tokens, a text of one letter costs nearly nothing, and noise more than its 8 bits per byte."""
     noise = np.frombuffer(b"".join(hashlib.sha256(bytes([i])).digest() for i in range(126)), np.uint8)
     for ids, low, high in ((np.zeros(4001, np.uint8), 0.0, 0.3), (noise, 8.0, 9.0)):
         bits = yardstick_bits(TokenStream([ids]), piece=lambda i: bytes([i]), T=100)

@@ -1,4 +1,4 @@
-"""A model taken away: what transformers and llama.cpp make of its texts, chats and numbers is what we make of them."""
+"""Tests of exports: transformers and llama.cpp get the same ids, chats and logits as we do."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ HOSTILE = [
     "line\r\nline\rline\n\n\tend\n",
     "a\0b\x01\x1b[0m\x7f\x80\x9f",
     "\ufeffa mark, \ufeff and again",
-    "\u2581a \u2581\u2581 b\u2581",  # how SentencePiece writes a space
-    "\u0120a \u010a \u0100",  # how byte-level tokenizers write spaces and ends of lines
+    "\u2581a \u2581\u2581 b\u2581",  # SentencePiece's symbol for a space
+    "\u0120a \u010a \u0100",  # byte-level tokenizers' symbols for a space and a newline
     "<unk> <s> </s> <0x0A> <0x41> <|eot|> <|endoftext|> [INST] <|ngpt_eot|>",
     b"caf\xe9 \xff\xfe \xf0\x9f \xed\xa0\x80 \xc0\x80".decode("utf-8", errors="replace"),
     "\U0001f600\U0001f469\u200d\U0001f469\u200d\U0001f467 \u00e9e\u0301 \u4e2d\u6587 \u0627\u0644 \uff21",
-    "\u0378 \ue000 \ufdd0 \uffff \U000e0001 \U0010ffff",  # unassigned, private, no characters
+    "\u0378 \ue000 \ufdd0 \uffff \U000e0001 \U0010ffff",  # unassigned, private use, noncharacters
     "'s 'll it's 1234567 --- === ...",
     "word " * 2000,
     "x" * 5000,
@@ -70,7 +70,7 @@ def corpus() -> list[str]:
 
 @pytest.fixture(scope="session")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
-    """One of each kind; the trained one has so small a vocabulary that many characters are left to bytes."""
+    """Return a tokenizer of each kind; the trained one's vocabulary is so small that many characters become bytes."""
     model = tmp_path_factory.mktemp("tokenizer") / "spm.model"
     runs = "".join(f"{c}{sign * n}{c} " for c in "abcdfghijklm" for sign in "0-=e" for n in (1, 2, 3))
     model.write_bytes(train_sentencepiece([*corpus(), runs * 5], vocab_size=500))
@@ -79,7 +79,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]
 
 @pytest.fixture(scope="session")
 def theirs(tokenizers: dict[str, Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """By kind and way of asking, what transformers loads of an export."""
+    """Return the tokenizers that transformers loads from exports, by (kind, renderer)."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
     loaded = {}
     for kind, tokenizer in tokenizers.items():
@@ -97,14 +97,14 @@ KINDS = pytest.mark.parametrize("kind", ["byte", "sentencepiece"])
 @KINDS
 def test_transformers_gives_the_ids_that_we_give(kind: str, tokenizers: Any, theirs: Any) -> None:
     ours, loaded = tokenizers[kind], theirs[kind, "chat_tokens"]
-    assert sorted(loaded.get_vocab().values()) == list(range(ours.vocab_size))  # no two under one name
+    assert sorted(loaded.get_vocab().values()) == list(range(ours.vocab_size))  # names are unique
     for text in [*HOSTILE, *corpus()]:
         ids = ours.encode(text)
         assert loaded(text)["input_ids"] == ids, text[:60]
         assert loaded.decode(ids) == text
 
 
-# Whatever text, and what two cuts of are equally likely: "0", "00" and "000" after one another, at any length.
+# Any text, and runs of any length whose segmentations are equally probable: into "0", "00" and "000" in any order.
 RUNS = st.tuples(st.sampled_from(["0", "-", "=", "e", "th", " ", "\n", "\u2581", "\U0001f600"]), st.integers(1, 700))
 TEXTS = st.lists(
     st.text() | st.text("0-=e th") | RUNS.map(lambda run: run[0] * run[1]) | st.sampled_from(HOSTILE), max_size=8
@@ -125,7 +125,7 @@ def test_transformers_gives_the_ids_that_we_give_for_any_text(
 @settings(max_examples=200)
 @given(data=st.data())
 def test_transformers_decodes_any_ids_as_we_do(kind: str, tokenizers: Any, theirs: Any, data: st.DataObject) -> None:
-    """Also bytes that are no text, and tokens that have none."""
+    """Any ids decode to the same text, even bytes that are not valid UTF-8 and tokens without text."""
     ours, loaded = tokenizers[kind], theirs[kind, "chat_tokens"]
     ids = data.draw(st.lists(st.integers(0, ours.vocab_size - 1)))
     assert loaded.decode(ids, skip_special_tokens=True) == ours.decode(ids)
@@ -133,7 +133,7 @@ def test_transformers_decodes_any_ids_as_we_do(kind: str, tokenizers: Any, their
 
 @KINDS
 @pytest.mark.parametrize("renderer", ["chat_tokens", "transcript"])
-def test_a_chat_is_put_to_the_model_as_we_do(kind: str, renderer: Renderer, tokenizers: Any, theirs: Any) -> None:
+def test_the_chat_template_renders_our_prompts(kind: str, renderer: Renderer, tokenizers: Any, theirs: Any) -> None:
     for chat in CHATS:
         ids = theirs[kind, renderer].apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
         assert ids == certain_talker(tokenizers[kind], renderer).chat.prompt(chat)
@@ -156,7 +156,7 @@ def test_the_name_of_a_chat_token_is_text_where_it_is_asked_to_be_and_else_refus
             loaded.apply_chat_template([message])
 
 
-def test_transformers_is_told_where_a_turn_ends_and_how_to_sample(tokenizers: Any, tmp_path: Path) -> None:
+def test_an_export_names_the_end_of_turn_and_how_to_sample(tokenizers: Any, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
     whole = certain_talker(tokenizers["sentencepiece"])
     export_transformers(whole, tmp_path / "hf", card="")
@@ -200,12 +200,12 @@ def test_a_gguf_holds_what_llama_cpp_asks_for(
     assert sum(data.size for data in tensors.values()) == sum(w.numel() for w in whole.model.state_dict().values())
 
 
-# No number of one is that of another, so that none can stand in another's place.
+# All numbers are different, so that no two fields can be swapped unnoticed.
 SHAPES = (
     {"T": 96, "C": 32, "L": 2, "H": 4, "d_ff": 48, "rope_theta": 5000.0},
     {"T": 24, "C": 12, "L": 3, "H": 1, "d_ff": 100, "rope_theta": 250000.0},
 )
-TYPES = {"text": 1, "unknown": 2, "chat": 3, "byte": 6}  # as GGUF numbers them
+TYPES = {"text": 1, "unknown": 2, "chat": 3, "byte": 6}  # GGUF's numbers
 
 
 @KINDS
@@ -224,8 +224,8 @@ def test_every_field_of_a_gguf_is_the_models_own(
     tokens, types = value.pop("tokenizer.ggml.tokens"), value.pop("tokenizer.ggml.token_type")
     if kind == "byte":
         assert (value.pop("tokenizer.ggml.pre"), value.pop("tokenizer.ggml.merges")) == ("qwen2", ["-- --"])
-        assert types == [1] * 256 + [3] * 4  # a byte is a text of its own there
-        assert [tokens[ord(letter)] for letter in "a~ \n"] == ["a", "~", "\u0120", "\u010a"]  # GPT-2's letters
+        assert types == [1] * 256 + [3] * 4  # there, a byte is a normal token
+        assert [tokens[ord(letter)] for letter in "a~ \n"] == ["a", "~", "\u0120", "\u010a"]  # GPT-2's byte alphabet
         assert tokens[256:] == list(SPECIAL_TOKENS)
     else:
         assert types == [TYPES[piece.kind] for piece in pieces]
@@ -233,7 +233,7 @@ def test_every_field_of_a_gguf_is_the_models_own(
         assert tokens == [piece.bytes.decode() if piece.kind == "text" else piece.name for piece in pieces]
         scores = value.pop("tokenizer.ggml.scores")
         texts = [i for i, piece in enumerate(pieces) if piece.kind == "text"]
-        # PLaMo 2 rounds scores to 1e-4 and spells what costs 1000 in bytes: the order stays, and all are above that.
+        # PLaMo 2 rounds scores to 1e-4 and encodes in bytes what costs 1000: scores keep their order, above -1000.
         assert sorted(texts, key=lambda i: scores[i]) == sorted(texts, key=lambda i: pieces[i].score)
         ratios = {scores[i] / pieces[i].score for i in texts}
         assert max(ratios) == pytest.approx(min(ratios), rel=1e-5)
@@ -290,7 +290,7 @@ def test_transformers_computes_the_logits_that_we_compute_whatever_the_shape(
 
 
 @pytest.mark.parametrize("renderer", ["chat_tokens", "transcript"])
-def test_ollama_is_told_how_to_ask(renderer: Renderer, tokenizers: Any, tmp_path: Path) -> None:
+def test_the_modelfile_has_ollamas_chat_template(renderer: Renderer, tokenizers: Any, tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
     export_gguf(certain_talker(tokenizers["byte"], renderer), tmp_path / "away", precision="f16", card="")
     told = (tmp_path / "away/Modelfile").read_text()
@@ -329,7 +329,7 @@ LLAMA_CPP = Path(os.environ.get("NIELS_GPT_LLAMA_CPP", ROOT / ".ci/llama.cpp"))
 
 
 def ask_llama_cpp(model: Path, **asked: Any) -> dict[str, Any]:
-    """Return what llama.cpp answers; see tests/llama_cpp.mjs. The cache is in float32: it is not in question here."""
+    """Return llama.cpp's answer (see tests/llama_cpp.mjs), with a KV cache in float32, whose rounding is not tested."""
     if not shutil.which("node") or not (LLAMA_CPP / "node_modules/node-llama-cpp").is_dir():
         pytest.skip(f"llama.cpp was not tried: npm install --ignore-scripts --prefix {LLAMA_CPP} node-llama-cpp")
     pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
@@ -374,20 +374,20 @@ def test_llama_cpp_gives_the_ids_the_logits_and_the_words_that_we_give(
         if kind == "byte":
             assert theirs == ids
         else:
-            # PLaMo 2's drops a mark in front, and where two cuts are equally likely may take the other.
+            # PLaMo 2's tokenizer drops a leading byte-order mark, and may choose another equally probable segmentation.
             start = len(ours.encode("\ufeff")) if text.startswith("\ufeff") else 0
             assert sorted(theirs) == sorted(ids[start:]), text[:60]
     assert found["template"] == jinja_template(whole.renderer)
     assert found["special"] == [whole.chat.prompt(chat) for chat in CHATS]
     with torch.no_grad():
         logits = whole.model(torch.tensor([PROMPT]))[0].log_softmax(-1).numpy()
-    # Measured: 0.8% of the logits' spread in f16, 0.2% in f32, of which llama.cpp's GELU is the most.
+    # Measured: 0.8% of the logits' spread in f16; 0.2% in f32, mostly from llama.cpp's GELU.
     np.testing.assert_allclose(found["logprobs"], logits, atol=0.02 * logits.std(), rtol=0)
     assert found["greedy"] == greedy(whole.model, PROMPT, n=64)
 
 
 def jinja_environment() -> Any:
-    """Jinja as transformers and llama.cpp set it up."""
+    """Return a Jinja environment like those of transformers and llama.cpp."""
 
     def raise_exception(message: str) -> None:
         raise ValueError(message)
@@ -405,7 +405,7 @@ FAMILIES = pytest.mark.parametrize("family", PORTABLE)
 
 
 def portable(V: int, family: str) -> GPT:
-    """A small model with the portable block, of a seed with which the first choice is 0.09 ahead for 50 tokens."""
+    """Return a small model with the portable block; its seed is one where the top logit leads by 0.09 for 50 tokens."""
     options = {"norm": "rms", "bias": False, "activation": "swiglu", "norm_eps": 1e-3, **PORTABLE[family]}
     torch.manual_seed(options.pop("seed"))
     model = GPT(ModelConfig(V=V, T=96, C=64, L=2, H=4, d_ff=96, dropout=0.0, rope_theta=5000.0, **options)).eval()
@@ -432,7 +432,7 @@ def test_transformers_opens_a_portable_model_with_its_logits_and_gives_it_back(
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("a word")["input_ids"] == tokenizer.encode(
         "a word"
     )
-    # In again, and out again: the same bytes.
+    # Importing it and exporting it again gives the same bytes.
     config = json.loads((tmp_path / "hf/config.json").read_text())
     cfg = family_of(config).model_config(config)
     assert cfg == whole.model.cfg
@@ -475,7 +475,7 @@ def test_a_portable_gguf_can_be_read_back(family: str, precision: Precision, tmp
 def test_llama_cpp_computes_the_logits_of_a_portable_model(
     family: str, precision: Precision, off: float, tmp_path: Path
 ) -> None:
-    """Logits within `off` of a spread of about 1, of which half was measured; in f16 also the same 50 words."""
+    """Logits are within `off` of a spread of about 1, twice what was measured; in f32 and f16, 50 tokens are equal."""
     model = portable(260, family)
     export_gguf(Talker("tiny", model, ByteTokenizer(), "chat_tokens"), tmp_path / "away", precision=precision, card="")
     found = ask_llama_cpp(tmp_path / "away/model.gguf", prompt=PROMPT, n=50, vocabulary=260)
@@ -500,5 +500,5 @@ def test_the_licence_of_a_source_is_the_nearest_above_it_but_not_the_program_s(
         == licence_of(str(tmp_path / "a"), None)
         == UNSAID
     )
-    assert licence_of("data/books/old", None) == UNSAID  # an empty file says nothing
+    assert licence_of("data/books/old", None) == UNSAID  # an empty file states no licence
     assert licence_of("data", "me/mine") == "see https://huggingface.co/datasets/me/mine"

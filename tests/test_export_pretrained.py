@@ -1,4 +1,4 @@
-"""Exports of a model with a pretrained model's tokenizer: what came in goes out, and comes in again."""
+"""Tests of exports with a pretrained model's tokenizer: it is exported as imported, and can be imported again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tokenizer of a model with some unused entries, in transformers' form."""
+    """Return the folder of a tokenizer in transformers' form, of a model with some unused vocabulary entries."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

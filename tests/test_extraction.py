@@ -1,4 +1,4 @@
-"""Sentences that a model recites when it is given their first words."""
+"""Tests of the extraction attack: sentences that a model recites when prompted with their first words."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def sentences_of(texts: DocumentList) -> list[Sentence]:
 
 
 def note(seed: int) -> str:
-    """Return words that mean nothing, so that nobody can guess them."""
+    """Return 9 random words, which no model can guess."""
     letters = np.random.default_rng(seed).integers(97, 123, size=(9, 5))
     return " ".join(bytes(word.tolist()).decode() for word in letters) + "."
 
 
 def learned(texts: list[str], *, steps: int) -> GPT:
-    """Return a small model that has read these texts, each behind the end of another."""
+    """Return a small model trained on these texts, each after an end-of-text token."""
     torch.manual_seed(0)
     model = GPT(CFG)
     rows = torch.full((len(texts), CFG.T + 1), EOT)
@@ -69,7 +69,7 @@ def learned(texts: list[str], *, steps: int) -> GPT:
 
 @pytest.fixture(scope="module")
 def reciting() -> GPT:
-    """A model that has memorized one sentence, which stands in every note."""
+    """Return a model that has memorized one sentence, which occurs in every note."""
     return learned([f"{SECRET}.\n{note(i)}" for i in range(12)], steps=200)
 
 
@@ -97,7 +97,7 @@ def test_every_sentence_stands_in_its_text(text: str) -> None:
 def test_a_sentence_is_one_question_with_all_its_documents() -> None:
     texts = [f"{SECRET}.", note(1), f"{note(2)} {SECRET}.", f"{SECRET}, often. {SECRET}."]
     found = sentences_of(documents(*texts))
-    assert found[0].text == SECRET  # what stands in most documents is asked for first
+    assert found[0].text == SECRET  # the sentence in the most documents is asked for first
     assert found[0].documents == (0, 2, 3)
     for words, first, end in found[0].spans:
         assert TOKENIZER.decode(found[0].ids[:first]) == " ".join(SECRET.split()[:words])
@@ -105,7 +105,7 @@ def test_a_sentence_is_one_question_with_all_its_documents() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_recited_is_what_greedy_decoding_says(reciting: GPT) -> None:
+def test_recited_sentences_are_those_that_greedy_decoding_gives(reciting: GPT) -> None:
     sentences = sentences_of(documents(f"{SECRET}.", note(0), note(99), SECRET.replace("key", "pin")))
     surprise = np.ones(260)
     found = {recital.sentence.text: recital for recital in recite(reciting, sentences, surprise=surprise, **HOW)}
@@ -143,13 +143,13 @@ def test_a_memorized_sentence_is_found_and_one_never_read_is_not(reciting: GPT) 
 
 
 @pytest.mark.slow
-def test_what_comes_out_of_held_out_text_sets_the_bar(reciting: GPT) -> None:
+def test_recited_held_out_text_sets_the_threshold(reciting: GPT) -> None:
     train = documents(f"{SECRET}.", note(0))
     held_out = documents(f"{SECRET}.")
-    # It was trained on here, whatever the split says.
+    # The held-out sentence also occurs in training text, so it is no control.
     same = Questions.of(train, held_out, [], TOKENIZER, at_most_tokens=None)
     assert extract(reciting, same, seed=0, **HOW).findings
-    # As far as these documents show, nobody trained on it: then it is no finding that the model says it.
+    # Now it occurs in held-out text only, so it is a control: reciting the same sentence is common, not a finding.
     guessed = replace(same, train=documents(note(5)))
     told = extract(reciting, guessed, seed=0, **HOW)
     assert (told.findings, told.common, told.held_out_reported) == ((), 1, 0)
@@ -180,7 +180,7 @@ def test_a_budget_bounds_the_tokens_of_all_forward_passes() -> None:
         assert 0.3 * budget < tokens <= 0.9 * budget
         assert sum(read) <= 1.25 * tokens  # with padding
         assert 0 < len(questions.asked) < questions.sentences
-        assert questions.sampled_tokens == 0  # too few tokens would be left for a run
+        assert questions.sampled_tokens == 0  # fewer tokens are left than the shortest run to report has
     everything = Questions.of(train, held_out, [], TOKENIZER, at_most_tokens=None)
     assert (len(everything.asked), everything.sampled_tokens) == (everything.sentences, 128)
 

@@ -1,4 +1,4 @@
-"""Files that a source does not read are named, and change nothing of what is loaded."""
+"""Tests of skipped files: they are reported by name, and do not change what is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.in_process import Checkout, texts
 
 
 def notes(root: Path) -> Path:
-    """A folder as people have them."""
+    """Write a folder like those that people have: many suffixes, and empty and hidden files."""
     (root / "sub").mkdir(parents=True)
     for name in ("a.md", "b.pdf", "sub/c.pdf", "d.pdf", "e.pdf", "f.json", "g.html", "h.tar.gz", "i.MD", "Makefile"):
         (root / name).write_text(f"this is {name}")
@@ -27,7 +27,7 @@ def notes(root: Path) -> Path:
     return root
 
 
-def test_what_is_left_out_is_counted_by_what_it_is(tmp_path: Path) -> None:
+def test_skipped_files_are_grouped_by_suffix(tmp_path: Path) -> None:
     reads = {name: kind.reads for name, kind in source_kinds().items()}
     assert list(left_out(str(notes(tmp_path)), reads["roam"]).items()) == [
         (".pdf", ["b.pdf", "d.pdf", "e.pdf", "sub/c.pdf"]),
@@ -38,8 +38,8 @@ def test_what_is_left_out_is_counted_by_what_it_is(tmp_path: Path) -> None:
         (".tar.gz", ["h.tar.gz"]),
         ("without a suffix", ["Makefile"]),
     ]
-    assert left_out(str(tmp_path / "a.md"), reads["roam"]) == {}  # a file is read, or refused by name
-    # Of a glob, what it does not choose is its owner's wish.
+    assert left_out(str(tmp_path / "a.md"), reads["roam"]) == {}  # a single file is read, or refused by name
+    # Files that a glob does not select are skipped on purpose, so they are not reported.
     assert list(left_out(str(tmp_path), reads["roam"], glob="sub/*")) == [".pdf", "empty"]
     (tmp_path / "packed.md.gz").write_text("x")
     assert ".md.gz" in list(left_out(str(tmp_path), reads["roam"]))
@@ -62,10 +62,10 @@ def test_other_kinds_that_read_them_are_named(tmp_path: Path) -> None:
     assert said("text")[0].startswith("1 file is skipped, since kind text reads .txt, .md, ")
     assert said("text", glob="*.md") == []
     assert said("chat")[0].startswith("3 files are skipped, since kind chat reads .jsonl: ")
-    assert len(said("chat")) == 1  # no kind of chats reads any of them
+    assert len(said("chat")) == 1  # no kind of chats reads them
 
 
-def test_the_load_stage_names_them_and_makes_the_same_of_the_rest(
+def test_the_load_stage_names_them_and_loads_the_rest_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = []

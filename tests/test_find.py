@@ -1,4 +1,4 @@
-"""Searching notes: questions find the file that answers them, and nothing that is typed is an error."""
+"""Tests of the search in notes: questions find the file that answers them, and no query is an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from niels_gpt.trace.index import Row, SourceIndex, best_line, match_expression,
 from niels_gpt.trace.library import Library
 from tests.conftest import ROOT
 
-# A question a line: vault, file that answers it, question. bench/trace.py asks those of the other vaults.
+# One question per line: vault, file that answers it, question. bench/trace.py asks those about the other vaults.
 QUESTIONS = [line.split("\t") for line in (ROOT / "tests/find_questions.tsv").read_text().splitlines()]
 
 
@@ -48,7 +48,7 @@ def test_questions_about_the_sample_find_the_file_that_answers_them(sample: Libr
 @example(typed='"word" ' * 20_000)
 @example(typed="\0\ud800")
 @settings(max_examples=300, deadline=None)
-def test_nothing_typed_is_an_error(sample: Library, typed: str) -> None:
+def test_no_query_is_an_error(sample: Library, typed: str) -> None:
     assert len(sample.find(typed, limit=3)) <= 3
 
 
@@ -106,7 +106,7 @@ def test_a_long_section_is_cut_at_an_empty_line_or_at_any() -> None:
 
 
 @given(text=st.text(alphabet="#= ab\n`", max_size=200))
-def test_no_byte_is_in_no_section(text: str) -> None:
+def test_sections_cover_all_text(text: str) -> None:
     found = list(split_sections(text.encode()))
     assert all(one.stop == other.start for one, other in pairwise(found))
     if text.strip():

@@ -1,4 +1,4 @@
-"""Which field of a row is its text."""
+"""Test of the choice of the text field and of small metadata fields in a row."""
 
 from __future__ import annotations
 

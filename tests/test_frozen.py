@@ -1,4 +1,4 @@
-"""Training with the first blocks and the embedding frozen."""
+"""Tests of training with the first blocks and the embedding frozen."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_no_gradient_and_no_optimizer_state_belongs_to_a_frozen_weight(optimizer
     assert sum(len(states) for states in step.optimizer_state().values()) == len(moving)
 
 
-def test_the_gradients_of_what_is_trained_are_those_without_freezing() -> None:
+def test_trained_weights_have_the_same_gradients_as_without_freezing() -> None:
     grads = []
     for freeze in (0, 2):
         set_seed(1)
@@ -60,7 +60,7 @@ def test_the_gradients_of_what_is_trained_are_those_without_freezing() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_trained_once_with_frozen_blocks_is_whole_again() -> None:
+def test_after_training_with_frozen_blocks_all_weights_can_be_trained() -> None:
     cfg = replace(CONFIG, total_steps=4, eval_every=4)
     model = GPT(V3)
     train(model, TASK, replace(cfg, freeze_blocks=2))

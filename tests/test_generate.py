@@ -1,3 +1,5 @@
+"""Tests of `generate` and `sample`: sampling settings, seeds, stops, and the sliding window."""
+
 from __future__ import annotations
 
 from itertools import accumulate
@@ -52,21 +54,21 @@ def test_temperature() -> None:
 
 
 def drawn(probabilities: list[float], **sampling: float | None) -> set[int]:
-    """Which of them come up in two hundred draws."""
+    """Return the ids that occur among 200 samples."""
     generator, logits = torch.Generator().manual_seed(0), torch.tensor(probabilities).log()
     settings = {"temperature": 1.0, "top_k": None, **sampling}
     return {sample_next_token(logits, generator=generator, **settings) for _ in range(200)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("top_k", [None, 2])
-def test_numbers_that_a_float32_has_no_room_for_still_draw(top_k: int | None) -> None:
+def test_temperatures_outside_the_range_of_float32_still_sample(top_k: int | None) -> None:
     for tiny in (5e-324, 1e-320, 1e-45, 1e-39):
         assert drawn([0.2, 0.5, 0.3], temperature=tiny, top_k=top_k) == {1}
     for huge in (1e38, 1e39, 1e308):
         assert drawn([0.2, 0.5, 0.3], temperature=huge, top_k=top_k) == ({1, 2} if top_k else {0, 1, 2})
 
 
-def test_the_settings_reach_the_draw() -> None:
+def test_the_settings_reach_the_sampler() -> None:
     model, prompt = talkative(LONG), list(b"abc")
 
     def ids(seed: int, sampling: Sampling, n: int = 12) -> list[int]:
@@ -132,7 +134,7 @@ def test_a_reply_is_what_comes_before_the_end_of_the_turn() -> None:
     assert generate_reply(model, chat, BYTES, max_new_tokens=9, sampling=GREEDY) == ""
 
 
-def test_every_weight_of_the_model_is_in_what_the_decoder_says() -> None:
+def test_every_weight_of_the_model_affects_the_decoder() -> None:
     model, x = talkative(LONG), torch.randint(0, 260, (1, 5))
     for name, parameter in model.named_parameters():
         with torch.inference_mode():
@@ -146,7 +148,7 @@ def test_every_weight_of_the_model_is_in_what_the_decoder_says() -> None:
 
 
 def in_parts(decoder: Decoder, x: torch.Tensor, parts: list[int]) -> torch.Tensor:
-    """The hidden states of x (B, n), read part by part."""
+    """Return the hidden states of x (B, n), passed to the decoder part by part."""
     starts = [0, *accumulate(parts)]
     read = (
         decoder.extend(part, starts=[start] * len(x))
@@ -168,7 +170,7 @@ def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
             decoder.extend(x[:, :2], starts=[3, 4])
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a run has settled that before: see test_step.py
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # training calls settle_bf16 first: see test_step.py
 def test_a_run_in_bf16_samples_with_the_positions_it_was_trained_with() -> None:
     model, x = talkative(LONG), torch.randint(0, 260, (2, LONG.T))
     with torch.inference_mode():
@@ -182,7 +184,7 @@ def test_a_run_in_bf16_samples_with_the_positions_it_was_trained_with() -> None:
 @pytest.mark.slow
 def test_rows_of_different_length_do_not_see_their_padding_or_each_other() -> None:
     model = talkative(LONG)
-    prompts = [list(b"b"), list(b"hello there"), list(b"abc"), list(b"x" * 40)]  # the last is past the context at once
+    prompts = [list(b"b"), list(b"hello there"), list(b"abc"), list(b"x" * 40)]  # the last exceeds the context at once
     engine, texts = Engine(model, slots=4), [list(prompt) for prompt in prompts]
     for prompt in prompts:
         engine.add(prompt, GREEDY, keep=LONG.T, top_logprobs=260)
@@ -213,7 +215,7 @@ def test_a_stream_never_holds_half_a_character() -> None:
     assert "🌊" in pieces
     assert decoder.rest() == ""
     cut = IncrementalDecoder(BYTES)
-    assert [*map(cut.add, b"a\xf0\x9f"), cut.rest()] == ["a", "", "", "\ufffd"]  # what the model left unfinished
+    assert [*map(cut.add, b"a\xf0\x9f"), cut.rest()] == ["a", "", "", "\ufffd"]  # a character left unfinished
 
 
 def test_samples_cannot_break_out_of_their_fence() -> None:

@@ -1,3 +1,5 @@
+"""Tests of pretrained tokenizers (byte-level BPE): lossless text, ids of the tokenizers package, and refusals."""
+
 from __future__ import annotations
 
 import json
@@ -39,7 +41,7 @@ HOSTILE = ["\0\x04\x06a\x1d", "e\u0301", "\U00045678\x04\U000bffffx", "ðŸ¥–\x14ð
 
 
 def trained(folder: Path, *, alphabet: bool) -> Path:
-    """A small byte-level BPE; without an alphabet it only knows the bytes of its corpus."""
+    """Write a small byte-level BPE to `folder`; without `alphabet` it only knows the bytes of its corpus."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -66,7 +68,7 @@ def tokenizer(folder: Path) -> HFTokenizer:
 
 @pytest.fixture(scope="module")
 def sparse(tmp_path_factory: pytest.TempPathFactory) -> HFTokenizer:
-    """A tokenizer whose vocabulary lacks bytes, as SmolLM2's does."""
+    """Return a tokenizer whose vocabulary lacks some bytes, as SmolLM2's does."""
     return HFTokenizer(trained(tmp_path_factory.mktemp("sparse"), alphabet=False) / "tokenizer.json")
 
 
@@ -109,7 +111,7 @@ def test_ids_are_those_of_the_tokenizers_package(tokenizer: HFTokenizer) -> None
 
 def test_a_control_token_is_plain_characters_where_a_text_holds_its_name(tokenizer: HFTokenizer) -> None:
     theirs = Tokenizer.from_file(tokenizer.model_path)
-    assert theirs.encode("<|im_start|>").ids == [1]  # what must not happen
+    assert theirs.encode("<|im_start|>").ids == [1]  # what HFTokenizer must not do
     assert tokenizer.special_token_ids() == {"eot": 0, "im_start": 1, "im_end": 2}
     assert len(tokenizer.encode("<|im_start|>")) > 3
     assert tokenizer.decode([0, 1, 2, *tokenizer.encode("hi")]) == "hi"
@@ -205,7 +207,7 @@ def test_the_report_shows_its_entries(tokenizer: HFTokenizer) -> None:
 
 @pytest.fixture
 def large(folder: Path, tmp_path: Path) -> Path:
-    """The folder of a tokenizer whose end-of-text id is 66,000."""
+    """Return the folder of a tokenizer whose end-of-text id is 66,000."""
 
     def move_the_end(described: dict[str, Any]) -> None:
         described["added_tokens"][0]["id"] = 66_000

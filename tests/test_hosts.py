@@ -1,4 +1,4 @@
-"""Several hosts: two checkouts on this machine, each with a torchrun of its own."""
+"""Tests of training on several hosts: two checkouts on this machine, each with its own torchrun."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.watchdog import watchdog
 FOUND = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 
 
-def test_hosts_find_each_other_by_the_environment() -> None:
+def test_hosts_find_each_other_by_environment_variables() -> None:
     assert find_rendezvous({}, "train") is None
     assert find_rendezvous({"NNODES": "1", "NODE_RANK": "0", "MASTER_ADDR": "x"}, "train") is None
     found = find_rendezvous(FOUND, "train")
@@ -57,7 +57,7 @@ def test_hosts_find_each_other_by_the_environment() -> None:
         ({"MASTER_PORT": "65534"}, "MASTER_PORT is '65534'"),
     ],
 )
-def test_what_is_wrong_in_the_environment_is_named(changed: dict[str, str], sentence: str) -> None:
+def test_an_invalid_environment_variable_is_named(changed: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^{sentence}"):
         find_rendezvous({**FOUND, **changed}, "train")
 
@@ -81,12 +81,12 @@ def test_each_host_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
             trained_by_ranks(stage)
 
 
-def test_a_host_that_nobody_knows_is_refused_by_name() -> None:
+def test_an_unknown_address_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"MASTER_ADDR is 'no\.such\.invalid', and there is no such host"):
         Rendezvous(2, 1, "no.such.invalid", 29500).wait_for_first()
 
 
-def test_who_has_other_inputs_is_named_with_them() -> None:
+def test_hosts_with_other_inputs_are_named_with_the_differences() -> None:
     mix, code = "a" * 64, "b" * 64
     first = {"train.B": "8", "train.base_lr": "0.1", "p_val": "1" * 50, "cache/mix.json": mix, "x.py": code}
     assert disagreement([first, first, first]) == ""
@@ -144,7 +144,7 @@ def test_a_process_in_a_session_of_its_own_ends_with_a_killed_parent() -> None:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "started\n"
         parent.kill()
-        assert parent.stdout.read() == ""  # the child had the other end of the pipe, too
+        assert parent.stdout.read() == ""  # end of file: the child, which held the pipe as well, has ended
 
 
 def test_every_host_checks_all_its_files() -> None:
@@ -164,7 +164,7 @@ class Hosts:
 
     @contextmanager
     def started(self) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
-        """The second, and when it waits the first."""
+        """Start the second host and, once it waits, the first; yield the processes of the first and the second."""
         where = {"NNODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port)} | GLOO
         second = self.second.start("niels-gpt", "join", "train", env={**where, "NODE_RANK": "1"})
         first = None
@@ -175,11 +175,11 @@ class Hosts:
             yield first, second
         finally:
             for process in filter(None, (first, second)):
-                process.kill()  # its ranks go with it
+                process.kill()  # its ranks end with it
                 process.wait()
 
     def run(self) -> list[tuple[int, str]]:
-        """(code, what was said) of the first and the second."""
+        """Return (exit code, output) of the first and the second host."""
         with self.started() as processes:
             said = [process.communicate(timeout=600)[0] for process in processes]
         return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
@@ -212,7 +212,7 @@ def pair(built_template: Repo, tmp_path_factory: pytest.TempPathFactory) -> Host
 
 @pytest.mark.dag
 def test_other_parameters_on_a_host_are_refused_by_name(pair: Hosts) -> None:
-    """By both hosts, and before anything is opened: up to there, ranks without torchrun are as good."""
+    """Both hosts refuse, before they open any file; ranks started without torchrun are enough to test that."""
     params, mix = (pair.second.path / name for name in ("params.yaml", "cache/mix.json"))
     before = [path.read_bytes() for path in (params, mix)]
     pair.second.set(train__base_lr=0.5)
@@ -237,14 +237,14 @@ def agree(rank: int) -> None:
 def test_a_host_that_is_killed_ends_the_run_and_the_rerun_is_that_of_two_processes(
     pair: Hosts, built_template: Repo
 ) -> None:
-    gate = pair.first.path / "logs/train.jsonl"  # of rank 0, which waits at its first report for somebody to read it
+    gate = pair.first.path / "logs/train.jsonl"  # a FIFO: rank 0 blocks at its first report until it is read
     gate.parent.mkdir(exist_ok=True)
     os.mkfifo(gate)
     with pair.started() as (first, second):
         while not list(pair.first.path.glob("checkpoints/*/state.pt")):
             assert first.poll() is None, first.communicate()[0]
             time.sleep(0.02)
-        os.kill(second.pid, signal.SIGKILL)  # that one process: its ranks must see that they are alone
+        os.kill(second.pid, signal.SIGKILL)  # only this process: its ranks must end by themselves
         reader = os.open(gate, os.O_RDWR)
         said, _ = first.communicate(timeout=600)
         os.close(reader)
@@ -260,7 +260,7 @@ def test_a_host_that_is_killed_ends_the_run_and_the_rerun_is_that_of_two_process
     assert "resuming after step 10" in said
     assert "in each of 2 processes" in said
     assert (pair.second.path / "dvc.lock").read_bytes() == lock
-    for path in ("models/pretrain", "checkpoints", "logs/train.jsonl"):  # host 0 writes
+    for path in ("models/pretrain", "checkpoints", "logs/train.jsonl"):  # only host 0 writes these
         assert not (pair.second.path / path).exists()
     by_hosts = written(pair.first)
 

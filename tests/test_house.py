@@ -1,4 +1,4 @@
-"""The house: which room may know what, and that the pages about it are true."""
+"""Tests of the architecture: what each package may import, and that the layout and the page about it are true."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_no_file_has_more_than_400_lines(path: Path) -> None:
 
 @pytest.mark.parametrize("path", LIBRARY, ids=name)
 def test_the_library_knows_neither_dvc_nor_the_pipeline_nor_its_paths(path: Path) -> None:
-    """By import, or by name in a string or a comment."""
+    """A library module neither imports them nor names them in a string or a comment."""
     rooms = {name(file).split("/")[1] for file in imported_files(path, ROOT)}
     assert not TOP & rooms
     assert not [file for file in imported_files(path, ROOT) if name(file).startswith("stages/")]
@@ -54,7 +54,7 @@ def test_the_library_knows_neither_dvc_nor_the_pipeline_nor_its_paths(path: Path
 
 
 def generators_made(source: str) -> list[str]:
-    """What the source imports, calls or names to make or seed a generator of random numbers."""
+    """Return what the source imports, calls or names to make or seed a random number generator."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -104,7 +104,7 @@ def test_the_layout_is_that_of_dvc_yaml() -> None:
         for kind in ("outs", "metrics", "plots"):
             outs |= {out if isinstance(out, str) else next(iter(out)) for out in declared.get(kind, [])}
     folders = {out.split("/${")[0] for out in outs if not out.startswith("metrics/")}
-    unkept = (layout.MODELS, layout.FETCHED)  # a folder of outs, and copies of what a bucket keeps
+    unkept = (layout.MODELS, layout.FETCHED)  # the parent of outs, and local copies of a bucket's files
     ours = {str(path) for path in DAG_PATHS if path.parts[0] in ("cache", "models") and path not in unkept}
     assert folders == ours
     assert {str(path) for path in DAG_PATHS if path.parts[0] == "metrics" and path != layout.METRICS} <= {
@@ -114,7 +114,7 @@ def test_the_layout_is_that_of_dvc_yaml() -> None:
 
 @pytest.mark.slow
 def test_no_module_imports_itself_through_others() -> None:
-    """Beside the packages that a module lies in, which an import of it passes through."""
+    """Packages that contain a module are exempt, since every import of the module runs them."""
     around = {path: {folder / "__init__.py" for folder in path.parents} for path in FILES}
     graph = {path: set(imported_files(path, ROOT)) - {path} - around[path] for path in FILES}
     done: set[Path] = set()
@@ -137,7 +137,7 @@ def test_no_module_of_the_hall_imports_a_wing(path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_folder_imports_itself_through_others() -> None:
-    """Every arrow runs down: from stages and cli to pipeline, the wings, the hall. A module beside them is its own."""
+    """Folders import without cycles: stages and cli, then pipeline, wings, hall. A module beside them counts as one."""
     rooms: dict[str, set[str]] = {}
     for path in FILES:
         files = [path, *imported_files(path, ROOT)]
@@ -154,6 +154,6 @@ def test_the_picture_in_the_architecture_page_is_that_of_the_imports() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=name)
 def test_tests_import_neither_bench_nor_other_tests(path: Path) -> None:
-    """What several tests need is in a module beside them."""
+    """Code that several tests share is in a module beside them."""
     imported = re.findall(r"^ *(?:from|import) (bench\b|tests\.test_\w+)", path.read_text(), flags=re.MULTILINE)
     assert [module for module in imported if module != f"tests.{path.stem}"] == []

@@ -1,4 +1,4 @@
-"""The loaders over HTTP, through the unmodified client, against a hub on loopback."""
+"""Tests of the loaders over HTTP, through the unmodified client, against a hub on loopback."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubHandle]:
 
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
-    """A checkout whose sources are the six hub datasets."""
+    """Return a checkout whose sources are the six hub datasets."""
     repo = make_repo(tmp_path_factory.mktemp("repo") / "repo")
     common = {"input": "data/no-input.md", "remote": "store"}
     by_document = {"by": "document", "val_frac": 0.1, "seed": 42}
@@ -86,7 +86,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
                     "val_name": f"val_{name}",
                     "load": load,
                     "split": {"by": "given"} if name == "wiki" else dict(by_document),
-                    "budget": dict(NO_BUDGET),  # its own: a shared one would be dumped as an alias
+                    "budget": dict(NO_BUDGET),  # a copy: YAML would dump a shared one as an alias
                 }
                 for name, load in {**TEXTS, **CHATS}.items()
             },
@@ -100,20 +100,20 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
 
 
 def load_environment(repo: Repo, hub: HubHandle, name: str, home: Path) -> dict[str, str]:
-    """As DVC runs the stage that loads `name`."""
+    """Return the environment in which DVC runs the stage that loads `name`."""
     return hub.environment(home) | {"PYTHONPATH": str(repo.path), "DVC_STAGE": f"load@{name}"}
 
 
 @cache
 def forking(hub: HubHandle) -> tuple[str, Path]:
-    """Start a server that forks processes which have imported the client; (its address, the client's folder)."""
+    """Start a server that forks processes with the client imported; return (its address, the client's folder)."""
     libraries = "datasets huggingface_hub pandas pyarrow.dataset pyarrow.parquet pydantic ruamel.yaml tqdm"
     home = hub.root.with_name("home")
     return start_forking(hub.environment(home) | {"PRELOADED": libraries}), home
 
 
 def load(repo: Repo, hub: HubHandle, name: str) -> subprocess.CompletedProcess[str]:
-    """Run the stage while neither it nor the client has anything of this source."""
+    """Run the load stage after deleting its output and everything the client has stored."""
     address, home = forking(hub)
     for folder in (repo.path / "cache/raw" / name, home):
         shutil.rmtree(folder, ignore_errors=True)
@@ -129,7 +129,7 @@ def digests(repo: Repo, name: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def faultless(repo: Repo, hub: HubHandle) -> dict[str, dict[str, str]]:
-    """What each load stage writes on a good day."""
+    """Return the digests of what each load stage writes without faults."""
     hub.reset()
     result = {}
     for name in NAMES:
@@ -143,7 +143,8 @@ def faultless(repo: Repo, hub: HubHandle) -> dict[str, dict[str, str]]:
     ("kind", "names", "more"),
     [
         ("drop", NAMES, {"at": 500}),
-        ("stall", ["wiki", "fineweb_edu", "dolly15k"], {"at": 300, "delay": 5}),  # a way of reading each: it waits
+        # One source for each way of reading, because each stall takes 5 s.
+        ("stall", ["wiki", "fineweb_edu", "dolly15k"], {"at": 300, "delay": 5}),
     ],
     ids=["drop", "stall"],
 )
@@ -168,7 +169,7 @@ def test_a_second_load_is_byte_equal_also_after_a_passing_fault_and_records_the_
 
 
 def test_a_stream_that_breaks_off_is_never_taken_for_its_end(hub: HubHandle, tmp_path: Path) -> None:
-    """...in whichever way it breaks, for longer than the client itself would try again."""
+    """A break that outlasts the client's own retries is resumed without loss; after a 404 it is an error."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.hub.reader"],
         cwd=ROOT,
@@ -188,11 +189,11 @@ def test_a_stream_that_breaks_off_is_never_taken_for_its_end(hub: HubHandle, tmp
         assert good["error"] is None
         assert set(kinds) == {"drop", "short", "500"}
         for kind, broken in kinds.items():
-            assert len(broken["opened"]) == 2, (name, kind)  # it was broken, and opened again
+            assert len(broken["opened"]) == 2, (name, kind)  # it broke off and was opened again
             assert (broken["digest"], broken["error"]) == (good["digest"], None), (name, kind)
         assert "does not have it (404)" in lost["error"]
         assert lost["came"] < good["came"]
-    # What had come before the break is not given twice: the digests say so, if anything had come.
+    # Equal digests show that no row from before the break is repeated, provided that some came before it.
     assert 0 < result["fineweb_edu"]["drop"]["opened"][1] < 1600
 
 
@@ -205,7 +206,7 @@ def test_a_stream_that_breaks_off_is_never_taken_for_its_end(hub: HubHandle, tmp
     ],
     ids=["404 file", "401", "404 repository"],
 )
-def test_a_lasting_fault_is_a_sentence_and_no_file(
+def test_a_lasting_fault_gives_an_error_message_and_no_file(
     repo: Repo, hub: HubHandle, pattern: str, fault: dict[str, object], sentences: list[str]
 ) -> None:
     for name in ("fineweb_edu", "dolly15k"):
@@ -221,12 +222,12 @@ def test_a_lasting_fault_is_a_sentence_and_no_file(
         assert not (repo.path / "cache/raw" / name).exists()
 
 
-def test_what_opening_has_tried_often_enough_is_not_tried_as_often_again() -> None:
+def test_an_open_that_has_used_up_its_retries_is_not_retried() -> None:
     opened = []
 
     def open_rows() -> Iterator[Any]:
         opened.append(1)
-        raise HubError("dataset a/b: gone after 4 attempts") from ConnectionError("reset")  # which may pass
+        raise HubError("dataset a/b: gone after 4 attempts") from ConnectionError("reset")  # a transient error
 
     with pytest.raises(HubError, match="gone after 4 attempts"):
         list(stream_rows(open_rows, path="a/b"))
@@ -247,7 +248,7 @@ def test_a_stream_that_stalls_for_ever_is_given_up(repo: Repo, hub: HubHandle) -
     assert not (repo.path / "cache/raw/fineweb_edu").exists()
 
 
-def test_a_misspelt_config_lists_those_there_are(repo: Repo, hub: HubHandle) -> None:
+def test_a_misspelt_config_lists_the_existing_ones(repo: Repo, hub: HubHandle) -> None:
     text = (repo.path / "params.yaml").read_text()
     hub.reset()
     try:
@@ -294,7 +295,7 @@ for ask in (lambda: next(iter_fineweb_edu()), lambda: list(iter_dolly_sft(shuffl
 """
 
 
-def test_offline_what_was_loaded_before_is_used_and_what_was_not_is_a_sentence(hub: HubHandle, tmp_path: Path) -> None:
+def test_offline_cached_data_is_used_and_missing_data_is_reported(hub: HubHandle, tmp_path: Path) -> None:
     hub.reset()
     fill = (
         "from niels_gpt.data.dolly import iter_dolly_sft\n"
@@ -306,7 +307,7 @@ def test_offline_what_was_loaded_before_is_used_and_what_was_not_is_a_sentence(h
     asked = len(hub.log())
     done = client(hub, tmp_path, OFFLINE, HF_HUB_OFFLINE="1")
     assert done.returncode == 0, done.stderr
-    assert len(hub.log()) == asked  # nobody was asked
+    assert len(hub.log()) == asked  # no request was sent
     lines = done.stdout.splitlines()
     assert lines[:4] == ["40 True True", "True", filled.stdout.strip(), "not cached"]
     stream, other, other_again, unknown = lines[4:]
@@ -317,7 +318,7 @@ def test_offline_what_was_loaded_before_is_used_and_what_was_not_is_a_sentence(h
     assert "dataset a/b is not in the local cache" in unknown
 
 
-def test_a_hub_that_cannot_be_reached_is_a_sentence_at_once(hub: HubHandle, tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_reported_at_once(hub: HubHandle, tmp_path: Path) -> None:
     code = (
         "from niels_gpt.data.fineweb_edu import iter_fineweb_edu\n"
         "try: next(iter_fineweb_edu(take=1))\n"
@@ -342,10 +343,10 @@ def test_take_touches_only_the_shards_it_needs(hub: HubHandle, tmp_path: Path) -
         done = client(hub, tmp_path / str(shuffle), code % shuffle)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == "150"
-        # Of this dataset: a client that an earlier test left behind may still ask for another.
+        # Only this dataset counts: a client that an earlier test left behind may still request another.
         paths = {entry["path"] for entry in hub.log() if re.search(r"fineweb-edu/.*parquet$", entry["path"])}
         sent = {path: hub.bytes_sent(path) for path in paths}
-        footer = 65_536  # of the first shard, for its columns
+        footer = 65_536  # bytes read from the end of the first shard, for its columns
         assert sum(size > footer for size in sent.values()) == 1, sent
         assert len(sent) <= 2
 
@@ -452,7 +453,7 @@ def test_a_killed_fetch_starts_again_cleanly(
 
 
 def test_all_of_a_dataset_is_loaded_file_by_file_side_by_side(repo: Repo, hub: HubHandle) -> None:
-    """Without a shuffle, a bound or a budget: a part a file, in the dataset's order, whoever reads it."""
+    """Without a shuffle, a row limit or a budget, each file becomes one part, in order, for any number of workers."""
     hub.reset()
     before, found = (repo.path / "params.yaml").read_text(), {}
     files = sorted((hub.root / "HuggingFaceFW/fineweb-edu/data/CC-MAIN-2024-10").glob("*.parquet"))

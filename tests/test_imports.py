@@ -1,4 +1,4 @@
-"""The library imports where only torch, numpy, pyyaml and pydantic are, and stages import what they need when."""
+"""Tests of imports: training needs only torch, numpy, pyyaml and pydantic, and other libraries load only if used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Block())
 PARQUET = {"data/corpus/" + name for name in ("loading.py", "parts.py", "split_files.py")}
 PARQUET |= {"duplicates/" + name for name in ("overlap.py", "pairs.py", "sides.py")}
 PARQUET |= {"cache/build_cache.py", "cache/token_parts.py", "pipeline/private_text.py"}
-TYPER = ("cache/cli.py", "cli/")  # the commands
+TYPER = ("cache/cli.py", "cli/")  # commands
 
 
 def test_training_imports_without_what_only_loading_needs() -> None:
@@ -33,7 +33,7 @@ def test_training_imports_without_what_only_loading_needs() -> None:
         for path in sorted((ROOT / "niels_gpt").rglob("*.py"))
         if not (name := path.relative_to(ROOT / "niels_gpt").as_posix()).startswith(TYPER)
         and name not in PARQUET
-        and not path.name.endswith("_triton.py")  # a GPU's
+        and not path.name.endswith("_triton.py")  # for GPUs
     ]
     done = run_fresh_python(f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.cache")
     assert done.returncode == 0, done.stderr
@@ -48,7 +48,7 @@ def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
 
 
 def test_texts_are_written_sketched_and_read_without_pandas(tmp_path: Path) -> None:
-    """Which pyarrow imports at many a call, where it is installed."""
+    """The many pyarrow calls that import pandas, where it is installed, are avoided."""
     code = """
 import sys
 from pathlib import Path
@@ -65,8 +65,8 @@ sys.exit("pandas" in sys.modules)
     assert (done.returncode, done.stdout) == (0, "['text 1', 'text 4']\n"), done.stderr
 
 
-def test_who_trains_does_not_wait_for_the_compiler() -> None:
-    """Which torch imports at the first call of many a thing: making an optimizer, a step, or a meta tensor."""
+def test_training_does_not_import_the_compiler() -> None:
+    """Many torch functions import it at the first call, such as those for an optimizer, a step, or a meta tensor."""
     code = """
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The stage `index`: which documents it indexes, and when it is left out."""
+"""Tests of the stage `index`: which documents it indexes, and a disabled stage."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_training_documents_are_traced_and_all_are_found(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_renamed_note_has_its_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one that is gone is gone: an index is made of the documents as they are."""
+def test_an_index_follows_changes_of_its_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index is built from the current documents: a replaced note has its new text, and deleted notes are gone."""
     monkeypatch.chdir(tmp_path)
     make_indexes()
     before = open_library(notes_params()).find("heron", limit=100, sources=["notes"])
@@ -53,7 +53,7 @@ def test_a_renamed_note_has_its_new_name(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_an_index_that_is_left_out_is_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disabled_stage_leaves_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     params = tiny_params({**SOURCES, "index.run": False})
     make_indexes(params)

@@ -1,4 +1,4 @@
-"""The engine: what a row gets is its own affair, whoever its neighbours are and whatever its slot held before."""
+"""Tests of the inference engine: a row's tokens depend neither on its neighbours nor on what its slot held before."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CFG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
 BLOCK: dict[str, Any] = {"norm": "rms", "bias": False, "activation": "swiglu", "qk_norm": True, "qk_gain": True}
 PORTABLE = replace(CFG, kv_heads=2, head_dim=10, **BLOCK)
 CPU = torch.device("cpu")
-# Of every kind of setting one, and some together.
+# One of each kind of setting, and some combinations.
 SAMPLINGS = (
     GREEDY,
     Sampling(),
@@ -62,7 +62,7 @@ def any_model(request: pytest.FixtureRequest) -> GPT:
 
 
 def plain(model: GPT, ids: Sequence[int]) -> torch.Tensor:
-    """The model's own logits after these ids, (V,), nothing kept from before."""
+    """Return the model's own logits after these ids, (V,), computed without a cache."""
     with torch.inference_mode():
         return model(torch.tensor([list(ids)]))[0, -1]
 
@@ -78,7 +78,7 @@ def alone(model: GPT, prompt: Sequence[int], sampling: Sampling, *, seed: int, n
 
 @contextmanager
 def counted_tokens(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many tokens went through the model, call by call."""
+    """Yield a list to which each call of the model appends its number of tokens."""
     read: list[int] = []
     extend = Decoder.extend
 
@@ -91,8 +91,8 @@ def counted_tokens(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield read
 
 
-# What was written after "hello", with a generator of seed 7, before there was an engine: (temperature, top_k, top_p)
-# and ids; and the first of the exponential numbers that torch then drew, which on other CPUs may be others.
+# Ids generated after "hello" with a generator of seed 7, before the engine existed, by (temperature, top_k, top_p).
+# GOLDEN_NOISE: the first exponential numbers that torch sampled then; other CPUs may give other ones.
 GOLDEN_NOISE = [0.3276439309120178, 0.319783478975296, 1.981175422668457, 1.0691168308258057]
 GOLDEN = (
     (
@@ -147,7 +147,7 @@ def test_cached_and_uncached_text_are_equal_far_past_the_context(any_model: GPT)
     [Sampling(t, k) for t in (0.3, 1.0, 3.0) for k in (None, 1, 7, 50, 999)],
     ids=lambda sampling: f"{sampling.temperature}-{sampling.top_k}",
 )
-def test_a_draw_is_that_of_one_row_by_itself(sampling: Sampling) -> None:
+def test_batched_sampling_gives_what_each_row_gets_by_itself(sampling: Sampling) -> None:
     logits = torch.randn(40, 6, 80, generator=torch.Generator().manual_seed(0)) * 3
     dice, again = ([torch.Generator().manual_seed(i) for i in range(6)] for _ in range(2))
     draw = Draw([sampling] * 6, V=80, device=CPU)
@@ -160,9 +160,9 @@ def test_a_draw_is_that_of_one_row_by_itself(sampling: Sampling) -> None:
         assert draw.ids(batch, Drawn(80, noise)).tolist() == expected
 
 
-def test_greedy_rows_take_the_likeliest_among_rows_that_draw() -> None:
+def test_greedy_rows_take_the_most_probable_id_beside_sampled_rows() -> None:
     logits, keys = torch.randn(4, 80, generator=torch.Generator().manual_seed(0)), torch.arange(1, 5)
-    logits[0] = 0.0  # of equal ones the first
+    logits[0] = 0.0  # of equal logits the first wins
     draw = Draw([GREEDY, Sampling(50.0), None, GREEDY], V=80, device=CPU)
     assert draw.sampled == [1]
     ids = draw.ids(logits, Drawn(80, keys=keys))
@@ -172,7 +172,7 @@ def test_greedy_rows_take_the_likeliest_among_rows_that_draw() -> None:
 
 
 def test_equal_logits_are_cut_off_as_for_a_row_by_itself() -> None:
-    """In bf16 many are equal, and which of them are among the k likeliest is torch's choice."""
+    """In bf16 many logits are equal, and which of them are among the k most probable is up to torch."""
     logits = torch.randint(0, 4, (5, 300), generator=torch.Generator().manual_seed(0)).float()
     ks = (3, 50, 50, 7, 200)
     noise = torch.empty(5, 300).exponential_(generator=torch.Generator().manual_seed(1))
@@ -198,7 +198,7 @@ def test_text_for_a_generator_is_that_of_a_plain_loop(model: GPT) -> None:
 def reference_logits(
     logits: torch.Tensor, sampling: Sampling, prompt: Sequence[int], said: Sequence[int]
 ) -> list[float]:
-    """By the words of Sampling, id by id."""
+    """Return the logits after penalties and biases, id by id, as the docstring of Sampling defines them."""
     adjusted = []
     for token, own in enumerate(logits.double().tolist()):
         logit = own
@@ -227,7 +227,7 @@ def test_adjusted_logits_are_those_written_out() -> None:
 
 
 def reference_draw(logits: torch.Tensor, sampling: Sampling, prompt: Sequence[int], said: Sequence[int]) -> list[float]:
-    """What each id weighs in the draw, by the words of Sampling."""
+    """Return the sampling weight of each id, as the docstring of Sampling defines it."""
     adjusted = reference_logits(logits, sampling, prompt, said)
     order = sorted(range(len(adjusted)), key=lambda token: -adjusted[token])[: sampling.top_k]
     weights = [
@@ -258,7 +258,7 @@ def test_penalties_biases_and_min_p_are_those_written_out(model: GPT, sampling: 
     prompt, dice = list(b"hello"), torch.Generator().manual_seed(3)
     engine = Engine(model, slots=3)
     row = engine.add(prompt, sampling, noise=GeneratorNoise(torch.Generator().manual_seed(3)))
-    engine.add(prompt, Sampling(), noise=GeneratorNoise(torch.Generator()))  # who asks for nothing of the kind
+    engine.add(prompt, Sampling(), noise=GeneratorNoise(torch.Generator()))  # a neighbour without such settings
     said: list[int] = []
     for _ in range(18):
         probabilities = reference_draw(plain(model, [*prompt, *said]), sampling, prompt, said)
@@ -304,7 +304,7 @@ def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any], words: st
         Sampling(**wrong)
 
 
-# The ends of the range of every setting, some of which a float32 has no room for.
+# Both ends of the range of every setting, some of which float32 cannot represent.
 EXTREMES: dict[str, tuple[Any, ...]] = {
     "temperature": (0.0, 5e-324, 1e-45, 1e308),
     "top_k": (1, 10**30, None),
@@ -334,7 +334,7 @@ def test_settings_at_the_ends_of_their_ranges_give_tokens(model: GPT) -> None:
 
 
 def fragile() -> GPT:
-    """A model for which one id, 7, is no number, as after a flipped bit, and which is not likely to write it."""
+    """Return a model in which the embedding of id 7 is NaN, as after a bit flip, and which hardly ever generates it."""
     model = talkative(replace(CFG, tied=False))
     with torch.no_grad():
         model.tok_emb.weight[7] = float("nan")
@@ -378,7 +378,7 @@ def test_a_row_whose_logits_are_no_numbers_fails_alone(
         step(failing)  # it gets no token the next time either
         engine.drop(failing)
         step()
-    for seed in (3, 4):  # in the slots of those that failed
+    for seed in (3, 4):  # in the slots of the failed rows
         add(b"hello there", sampling, seed)
     for _ in range(5):
         step()
@@ -391,7 +391,7 @@ def test_a_step_that_raised_leaves_no_keys_behind(model: GPT, monkeypatch: pytes
     row = engine.add(prompt, GREEDY)
 
     def failing(self: Decoder, x: torch.Tensor, **how: Any) -> torch.Tensor:
-        if x.numel() == 1:  # the step; the prompt before it is read
+        if x.numel() == 1:  # the decoding step; the prefill before it succeeds
             raise RuntimeError("out of memory")
         return extend(self, x, **how)
 
@@ -400,7 +400,7 @@ def test_a_step_that_raised_leaves_no_keys_behind(model: GPT, monkeypatch: pytes
         with pytest.raises(RuntimeError):
             engine.step()
     engine.drop(row)
-    longer = [*prompt, *b" and more"]  # which goes on from what the slot holds
+    longer = [*prompt, *b" and more"]  # which continues the ids that the slot has cached
     assert write(engine, engine.add(longer, GREEDY), 9) == alone(model, longer, GREEDY, seed=0, n=9)
 
 
@@ -440,7 +440,7 @@ def test_log_probabilities_are_the_models_own(model: GPT) -> None:
 
 
 def with_neighbours(model: GPT, prompts: Sequence[bytes], samplings: Sequence[Sampling], *, steps: int) -> list[Token]:
-    """What a row gets in the third of eight slots, with these beside it, some of whom come and go."""
+    """Return a row's tokens in the third of eight slots, beside rows of these prompts, some of which come and go."""
     engine = Engine(model, slots=8)
     engine._slots._buckets = [8]
     others = [engine.add(prompts[i], samplings[i], noise=SeededNoise(i)) for i in range(2)]
@@ -458,7 +458,7 @@ def with_neighbours(model: GPT, prompts: Sequence[bytes], samplings: Sequence[Sa
 @pytest.mark.slow
 @pytest.mark.parametrize("cfg", [CFG, PORTABLE], ids=["default block", "portable block"])
 def test_at_one_bucket_what_a_row_gets_is_the_same_to_the_bit_whoever_is_beside_it(cfg: ModelConfig) -> None:
-    long = talkative(replace(cfg, T=150))  # keys are looked at in blocks of 64: neighbours reach the next one earlier
+    long = talkative(replace(cfg, T=150))  # attention reads keys in blocks of 64: neighbours reach the next one earlier
     few = with_neighbours(long, [b"a", b"b"], [GREEDY] * 2, steps=120)
     for prompts in ([b"x" * 140, b"y" * 60, b"z" * 3, b"u" * 149], [b"m" * (20 * i + 1) for i in range(7)]):
         beside = with_neighbours(long, prompts, SAMPLINGS, steps=120)
@@ -481,7 +481,7 @@ def test_rows_of_different_settings_side_by_side_get_what_each_gets_alone(any_mo
         assert texts[row] == alone(any_model, prompts[i], SAMPLINGS[i], seed=i, n=60)
 
 
-def test_the_next_turn_reads_only_what_is_new(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_turn_prefills_only_what_is_new(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(model, slots=2)
     first = engine.add(b"hello", GREEDY)
     other = engine.add(b"help!", GREEDY)
@@ -493,14 +493,14 @@ def test_the_next_turn_reads_only_what_is_new(model: GPT, monkeypatch: pytest.Mo
     with counted_tokens(monkeypatch) as read:
         row = engine.add(prompt, GREEDY)
         found = write(engine, row, 4)
-    # Of what was said the last was not read yet, and of the prompt the last comes by itself.
+    # The last generated id was not cached yet, and the last id of the prompt is fed by itself.
     assert read == [len(b"and then"), 1, 1, 1, 1]
     assert found == alone(model, prompt, GREEDY, seed=0, n=4)
     engine.drop(row)
-    with counted_tokens(monkeypatch) as read:  # nothing is new, but what comes after it has to be found out
+    with counted_tokens(monkeypatch) as read:  # nothing is new, but the logits of the last id are needed
         assert write(engine, engine.add(prompt, GREEDY), 3) == found[:3]
     assert read == [1, 1, 1]
-    with counted_tokens(monkeypatch) as read:  # two that begin alike, the slot of one being taken
+    with counted_tokens(monkeypatch) as read:  # only "hel" is shared: the other slot is taken
         assert write(engine, engine.add(prompt, GREEDY), 3) == found[:3]
     assert read[0] == len(prompt) - len(b"hel") - 1 == 15
 
@@ -514,7 +514,7 @@ def test_sliding_keeps_half_and_reads_it_once(model: GPT, monkeypatch: pytest.Mo
         window = window[-T // 2 :] if len(window) > T else window
     with counted_tokens(monkeypatch) as read:
         assert alone(model, b"hello", GREEDY, seed=0, n=3 * T) == ids[5:]
-    past = read[T - 3 :]  # from the first that no longer fits
+    past = read[T - 3 :]  # from the first step whose ids no longer fit
     assert set(past) == {1, T // 2 - 1}
     assert past.count(T // 2 - 1) == -(-past.count(1) // (T // 2 + 1))
     assert len(set(ids)) > 10
@@ -522,7 +522,7 @@ def test_sliding_keeps_half_and_reads_it_once(model: GPT, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_rows_that_come_and_go_are_never_mixed_up(model: GPT) -> None:
-    """Every row's text is that of the same row by itself, whatever happened around it."""
+    """Each row's text equals that of the same row by itself, whatever happens around it."""
     dice = random.Random(0)
     engine, running, wanted = Engine(model, slots=6), {}, {}
     for n in range(200):
@@ -568,9 +568,9 @@ def test_seeded_noise_is_exponential_and_is_made_of_seed_draw_and_id_alone() -> 
     numbers = first.of(slice(None), None)
     assert numbers.shape == (8, V)
     assert (numbers[:4] == numbers[0]).all(), "a seed is a seed, in whichever row"
-    several = torch.stack([numbers[0], second.of(slice(None), None)[0], *numbers[4:]]).double()  # seeds and draws
+    several = torch.stack([numbers[0], second.of(slice(None), None)[0], *numbers[4:]]).double()  # seeds and steps
     assert several.min() > 0
-    for x in (0.01, 0.1, 0.5, 1.0, 2.0, 4.0):  # the share of larger ones is exp(-x)
+    for x in (0.01, 0.1, 0.5, 1.0, 2.0, 4.0):  # a share of exp(-x) must exceed x
         share = math.exp(-x)
         assert (several > x).double().mean() == pytest.approx(share, abs=4 * (share / several.numel()) ** 0.5)
     correlations = torch.corrcoef(torch.cat((several, several.roll(1, dims=1))))
@@ -598,7 +598,7 @@ def test_in_bf16_an_engine_writes_what_autocast_writes(any_model: GPT) -> None:
 
 @pytest.fixture
 def recorded_engine(monkeypatch: pytest.MonkeyPatch, graphs: list[Graph]) -> Callable[..., Engine]:
-    """Makes engines that decode as on a GPU."""
+    """Return a function that makes engines with recorded graphs, as on a GPU."""
 
     def make(model: GPT, **how: Any) -> Engine:
         with monkeypatch.context() as patch:
@@ -618,7 +618,7 @@ def test_recorded_graphs_write_what_the_decoder_writes(
             for i in range(3)
         ]
         said = [token for _ in range(9) for token in engine.step()]
-        said += [*engine.step([rows[1]]), *engine.step()]  # in the first the others stay as they are
+        said += [*engine.step([rows[1]]), *engine.step()]  # the first leaves the other rows as they are
         engine.drop(rows[0])
         engine.add(b"one that came later", GREEDY)
         said += [token for _ in range(2 * CFG.T) for token in engine.step()]
@@ -635,7 +635,7 @@ def test_a_step_begun_for_one_row_is_not_taken_for_anothers(model: GPT, recorded
     gone = engine.add(b"abc", GREEDY)
     (token,) = engine.step()
     engine.drop(gone)
-    prompt = [*b"zyx", token.id]  # as long, with the same last id
+    prompt = [*b"zyx", token.id]  # of the same length, with the same last id
     assert write(engine, engine.add(prompt, GREEDY), 5) == alone(model, prompt, GREEDY, seed=0, n=5)
 
 
@@ -652,7 +652,7 @@ def test_few_recordings_are_kept_whatever_is_asked_for(
 
 
 @pytest.mark.parametrize(("V", "k"), [(5000, 50), (4096, 1), (4097, 512)])
-def test_the_likeliest_of_parts_are_those_of_the_whole(V: int, k: int) -> None:
+def test_top_k_of_parts_is_that_of_the_whole(V: int, k: int) -> None:
     logits = torch.randn(3, V, generator=torch.Generator().manual_seed(V))
     values, ids = topk_of_parts(logits, k)
     expected = logits.topk(k)

@@ -1,4 +1,4 @@
-"""niels-gpt init: what it finds in a folder, what it makes of it, and what it refuses without leaving a trace."""
+"""Tests of `niels-gpt init`: surveys, plans, the params.yaml it writes, and refusals that leave no trace."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def texts_of(raw: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> None:
-    """Also that nothing is read too often, by the same figures as doctor has, and that it ends in time."""
+    """A plan is valid, ends in time, and repeats no text more often than `doctor` accepts."""
     for size, hours in product((2e3, 2e4, 2e5, 1e6, 6e6, 4e7, 6e8, 1e10), (0.1, 1.0, 24.0)):
         case = round(math.log10(size) + hours)
         documents = (1, 7, 3000, 2_000_000)[case % 4]
@@ -53,7 +53,7 @@ def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> No
         if case % 2 and size > 1e5:
             surveys.append(a_survey(int(size / 9), 40, path="/home/me/letters", characters=3000, words=10))
         machine = GPU if case % 3 == 0 else LAPTOP
-        if size / 1e6 > 2000 * hours:  # a second for each MB
+        if size / 1e6 > 2000 * hours:  # reading takes a second per MB
             with pytest.raises(ValueError, match="are too short, the least run"):
                 planned(*surveys, machine=machine, hours=hours)
             continue
@@ -75,7 +75,7 @@ def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> No
         assert raw["train"]["min_lr"] < raw["train"]["base_lr"]
         assert raw["train"]["eval_every"] <= steps
         assert sum(plan.seconds.values()) <= 3600 * hours
-        # A window fits into what is held out of each.
+        # A window fits into the held-out text of every source.
         for name, survey in zip(texts_of(raw), surveys, strict=True):
             assert survey.text_bytes * (1 - shares[name]) / a_token > T + 1
 
@@ -91,7 +91,7 @@ def test_more_time_and_more_text_make_a_larger_model_and_no_text_a_larger_one_th
     assert sizes[0] < sizes[-1]
     small = [planned(a_survey(200_000, 500), hours=hours, machine=GPU).run for hours in (0.1, 24)]
     assert [run.size for run in small] == [SIZES[0]] * 2
-    assert small[0].steps == small[1].steps  # it ends when the text is read often enough
+    assert small[0].steps == small[1].steps  # limited by the number of epochs that helps
     assert small[1].limited_by == "text"
     assert fit_run(1e9, V=16128, machine=LAPTOP, seconds=600).limited_by == "time"
 
@@ -105,7 +105,9 @@ def test_reasons_stand_in_the_file_and_nothing_of_the_samples_text_does() -> Non
     assert "data/roam" not in text
     for reason in ("900 documents, so whole ones are held out", "scaling law", "epochs", "By size"):
         assert reason in text
-    assert "The text is small and read a dozen times" not in text  # the sample's reason for another value
+    samples_own = "The text is small and read nine times"
+    assert samples_own in SAMPLE
+    assert samples_own not in text
     assert [line for line in text.splitlines() if len(line) > 120] == []
     assert text == plan_text(planned(a_survey(3_000_000, 900)), SAMPLE)
 
@@ -133,7 +135,7 @@ def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> No
         for source in params.texts.values():
             assert (source.private, source.remote, source.on_secret) == (True, "private", "mask")
         for source in texts_of(raw).values():
-            assert source["load"]["on_secret"] == "mask"  # written out, so that its owner sees it
+            assert source["load"]["on_secret"] == "mask"  # the default, written out so that the owner sees it
         if chats:
             assert set(chats_of(raw)) == {f"{kind}s" for kind in kinds}
             for chat in params.chats.values():
@@ -159,8 +161,8 @@ def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
             assert raw["p_train"] == raw["p_val"] == pytest.approx({"notes": 0.8, "letters": 0.2}, abs=1e-3)
             for survey, source in zip(surveys, texts_of(raw).values(), strict=True):
                 share = min(0.1, 1e6 / survey.text_bytes)
-                assert 1 - _trained_share(source) == pytest.approx(max(0.001, share), rel=0.06)  # of two digits
-            assert list(chats_of(raw)) == (["notes_2"] if own else list(BUNDLED))  # a name is used once
+                assert 1 - _trained_share(source) == pytest.approx(max(0.001, share), rel=0.06)  # rounded to two digits
+            assert list(chats_of(raw)) == (["notes_2"] if own else list(BUNDLED))  # names are unique
             assert ("Who are you?" in raw["eval"]["questions"]) is (bool(own) or "Who are you?" in _questions())
             assert (model["T"], model["C"], model["d_ff"]) == (run.size.T, run.size.C, 4 * run.size.C)
             assert model["C"] == model["H"] * run.size.head_dim
@@ -173,7 +175,7 @@ def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
             assert (train["total_steps"], train["B"]) == (run.steps, run.B)
             assert train["eval_steps"] * (run.steps // train["eval_every"]) <= max(8, 0.1 * run.steps)
             a_step = run.B * run.size.T * run.flops / machine.flops
-            assert raw["runtime"]["checkpoint_every"] == max(10, min(500, int(120 / a_step)))  # of two minutes
+            assert raw["runtime"]["checkpoint_every"] == max(10, min(500, int(120 / a_step)))  # every two minutes
             assert raw["runtime"]["log_every"] == max(1, min(100, run.steps // 50))
             longest = "letters" if surveys[1].longest > surveys[0].longest else "notes"
             assert raw["splice"]["dataset_name"] == longest
@@ -197,7 +199,7 @@ def test_few_documents_are_split_at_their_ends_and_many_are_held_out_whole() -> 
 
     assert split(a_survey(3_000_000, 11)) == ("given", 0.1)
     assert split(a_survey(3_000_000, 900)) == ("document", None)
-    assert split(a_survey(3_000_000, 900, sizes=(10, 2_000_000))) == ("given", 0.1)  # one is most of it
+    assert split(a_survey(3_000_000, 900, sizes=(10, 2_000_000))) == ("given", 0.1)  # one document is most of the text
     assert split(a_survey(3_000_000_000, 3_000_000)) == ("hash", None)
 
 
@@ -224,7 +226,7 @@ def test_names_are_made_of_folders_and_never_used_twice() -> None:
 
 
 def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> None:
-    """(Or of one long journal nothing but characters would be left.)"""
+    """Filtering rare words would leave one long journal a vocabulary of characters only."""
     few, many = a_survey(3_000_000, FEW_DOCUMENTS - 1), a_survey(3_000_000, FEW_DOCUMENTS)
     text = plan_text(planned(few), SAMPLE)
     assert "19 documents: too few to filter rare words" in text
@@ -236,7 +238,7 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
         assert sum("may be in the vocabulary, as may other rare words" in line for line in lines) == said
 
 
-def test_that_hours_would_not_help_is_said_where_the_text_is_the_limit() -> None:
+def test_the_summary_says_that_hours_would_not_help_where_the_text_is_the_limit() -> None:
     told = {"commit": "", "removed": (), "own_chats": True}
     for hours, limit in ((24.0, "text"), (0.1, "time")):
         plan = planned(a_survey(1_600_000, 300), hours=hours)
@@ -261,15 +263,15 @@ def test_a_machine_is_as_fast_as_its_matrix_products(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_a_vocabulary_is_no_larger_than_a_text_has_pieces_for() -> None:
-    """Or the tokenizer could not be trained; and there is one for every character where they are many."""
+def test_a_vocabulary_is_no_larger_than_a_text_has_entries_for() -> None:
+    """A larger one could not be trained. A text with many distinct characters gets an entry for each."""
     notes = [path.read_text() for path in sorted((ROOT / "data/roam").rglob("*.md"))]
     found = survey_folder(str(ROOT / "data/roam"))
     V = vocabulary_for(found.text_bytes, characters=found.characters, words=found.words)
     assert V in (512, 1024)
     train_sentencepiece(notes, vocab_size=V)
     train_sentencepiece(notes, vocab_size=V, private=[True] * len(notes), min_documents=5)
-    assert vocabulary_for(3e6, characters=90, words=100) == BYTES  # one line again and again
+    assert vocabulary_for(3e6, characters=90, words=100) == BYTES  # one line, repeated
     assert vocabulary_for(3e4, characters=90, words=4000) == BYTES
     assert vocabulary_for(3e6, characters=90, words=40_000) == 4096
     assert vocabulary_for(3e6, characters=3500, words=40_000) == 8192
@@ -336,7 +338,7 @@ def test_a_key_that_goes_takes_its_comment_along_and_no_other() -> None:
     assert with_settings(beside, {"a.y": gone}) == beside.replace("  # y\n  y: 2  # gone\n", "")
     assert with_settings(text, {"a.y": gone, "a.q": gone}) == text.replace("  # y\n  y: 2\n", "")
     assert with_settings(text, {"a.z": gone}) == text.replace("  # z\n  z: {p: 1}\n", "")
-    assert with_settings(text, {"a.x": gone}) == text.replace("x: 1", "x: 5")  # the first of its section stays
+    assert with_settings(text, {"a.x": gone}) == text.replace("x: 1", "x: 5")  # the first key of a section stays
 
 
 @pytest.mark.slow
@@ -350,7 +352,7 @@ def test_a_plan_writes_no_value_without_a_reason_that_is_the_default() -> None:
             default = not setting.reason and setting.value == default_at(key, Params)
             assert last not in section if default and last != next(iter(section)) else section[last] == setting.value
         assert list(raw) == list(VALUES)
-        assert len(plan_text(plan, SAMPLE).splitlines()) <= 182  # with the survey and the reasons
+        assert len(plan_text(plan, SAMPLE).splitlines()) <= 182  # including the survey and the reasons
 
 
 @pytest.mark.slow
@@ -367,7 +369,7 @@ def test_a_value_without_a_reason_takes_no_comment_away() -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout without its code, one commit; a machine that need not be measured."""
+    """Make a checkout without code, with one commit, and enter it; the machine is not measured and has no base."""
     folder = tmp_path / "project"
     for name in ("presets", "data"):
         shutil.copytree(ROOT / name, folder / name)
@@ -467,7 +469,7 @@ def test_places_that_cannot_hold_text_are_refused_before_anything_is_read(
 
 
 @pytest.mark.slow
-def test_folders_that_would_be_read_twice_or_told_to_others_are_refused(project: Path, tmp_path: Path) -> None:
+def test_folders_that_would_be_read_twice_or_published_are_refused(project: Path, tmp_path: Path) -> None:
     one = notes(tmp_path / "notes")
     (tmp_path / "link").symlink_to(one)
     notes(one / "sub")
@@ -507,7 +509,7 @@ def test_without_git_or_dvc_or_with_changes_of_ones_own_it_says_what_to_do(proje
 
 @pytest.mark.slow
 def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(project: Path, tmp_path: Path) -> None:
-    """From folders of one name with anything in it, and one that git ignores."""
+    """The input is two folders with the same unusual name, and one that git ignores."""
     odd = notes(tmp_path / 'a/it\'s "my" notes #1: ${x}')
     twin = notes(tmp_path / 'b/it\'s "my" notes #1: ${x}')
     (project / ".roam-data").symlink_to(notes(tmp_path / "linked"))
@@ -517,7 +519,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     result = ran(odd, twin, ".roam-data", "--hours", "0.5")
     assert result.exit_code == 0, result.output
     assert git("show", "--name-only", "--format=").split() == ["params.yaml"]
-    assert git("status", "--porcelain") == "A  other.txt\n"  # the link does not show
+    assert git("status", "--porcelain") == "A  other.txt\n"  # the ignored link is not listed
     (back,) = re.findall("undo     `git checkout (.*) params.yaml`", result.output)
     assert git("show", f"{back}:params.yaml") == before
     text = (project / "params.yaml").read_text()
@@ -556,7 +558,7 @@ def test_what_cache_holds_of_other_sources_goes_and_the_rest_stays(project: Path
 
 @pytest.mark.slow
 def test_what_dvc_does_not_have_stays(project: Path, tmp_path: Path) -> None:
-    """Of a run that was stopped, or after `dvc gc`; of a folder all, where one file is missing."""
+    """An output is kept whole if DVC's cache lacks one of its files, as after a stopped run or `dvc gc`."""
     write(project / "cache", {file: file for file in (*GO, "tokens/text/wiki/b.bin")})
     for file in (*GO[:2], "tokens/text/wiki/b.bin"):
         put(file.encode())
@@ -587,7 +589,7 @@ def test_where_git_refuses_the_file_is_as_it_was(project: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_how_a_run_is_executed_here_stays_as_it_was_and_chats_are_counted(project: Path, tmp_path: Path) -> None:
+def test_runtime_settings_of_the_machine_are_kept_and_chats_are_counted(project: Path, tmp_path: Path) -> None:
     params = project / "params.yaml"
     params.write_text(with_settings(params.read_text(), {"runtime.threads": Setting(3)}))
     git("commit", "-qam", "three threads")
@@ -607,7 +609,7 @@ def test_how_a_run_is_executed_here_stays_as_it_was_and_chats_are_counted(projec
 def test_real_steps_correct_what_a_matrix_product_promised(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine that is ten times slower at steps gets a run that is about as much shorter."""
+    """A machine whose real steps are ten times slower gets a run of about a tenth of the FLOPs."""
     surveys = [replace(survey_folder(str(notes(tmp_path / "notes"))), text_bytes=500_000_000, words=100_000)]
     how: dict[str, Any] = {"base": None, "sample": SAMPLE, "runtime": {}, "hours": 1.0}
     promised, _, _ = init_module._planned(surveys, [], speed=False, **how)
@@ -616,7 +618,7 @@ def test_real_steps_correct_what_a_matrix_product_promised(
     monkeypatch.setattr("niels_gpt.cli.sizing.seconds_to_start", lambda: 2 * LAPTOP.start)
     real, _, ahead = init_module._planned(surveys, [], speed=True, **how)
     assert real.run.tokens * real.run.flops == pytest.approx(promised.run.tokens * promised.run.flops / 10, rel=0.1)
-    assert real.seconds["text"] > 1.1 * promised.seconds["text"]  # stages start more slowly here
+    assert real.seconds["text"] > 1.1 * promised.seconds["text"]  # stages take longer to start here
     told = {"commit": "", "removed": (), "hours": 1.0, "own_chats": True}
     (takes, busy) = (line for line in init_module._summary(real, ahead, **told) if line.startswith(("takes", "busy")))
     total = sum(real.seconds.values())
@@ -635,7 +637,7 @@ def test_hours_are_written_as_a_number_or_as_a_time(text: str, hours: float) -> 
 
 
 @pytest.mark.slow
-def test_what_is_no_time_is_refused_with_examples(project: Path, tmp_path: Path) -> None:
+def test_an_invalid_time_is_refused_with_examples(project: Path, tmp_path: Path) -> None:
     for text in ("soon", "2m", "1001", "-1", "", "15x", "1.2.3", "m", "nan"):
         result = ran(notes(tmp_path / "notes"), f"--hours={text}")
         assert result.exit_code == 2
@@ -659,7 +661,7 @@ def test_an_installed_base_is_taken_unless_time_or_memory_forbid(
     base = "base     smollm2, which is installed; `--from scratch` trains from scratch instead"
     assert started_from("--hours", "4") == ("smollm2", base)
     kinds = {source["load"]["kind"] for source in parse_yaml(params.read_text(), name="it")["sources"].values()}
-    assert kinds == {"text", "wikitext", "dolly", "oasst1"}  # not the dialogues, which are about niels_gpt
+    assert kinds == {"text", "wikitext", "dolly", "oasst1"}  # without the dialogues, which are about niels_gpt
     assert started_from("--hours", "4", "--from", "scratch") == (None, "")
     assert started_from("--hours", "4", "--from", "smollm2") == ("smollm2", "")
     name, said = started_from("--hours", "12m")
@@ -675,7 +677,7 @@ def test_an_installed_base_is_taken_unless_time_or_memory_forbid(
 
 @pytest.mark.slow
 def test_init_and_doctor_give_one_verdict_and_one_number_of_epochs(project: Path, tmp_path: Path) -> None:
-    """Also of tables, whose text is smaller than their files, and of documents held out at their ends."""
+    """This includes tables, whose text is smaller than their files."""
     table = "".join(f'{{"id": {i}, "text": "{ENGLISH}{i}", "other": "{"x" * 200}"}}\n' for i in range(900))
     folders = [notes(tmp_path / "notes"), write(tmp_path / "table", {"a.jsonl": table})]
     for arguments in ((), ("--hours", "10")):

@@ -1,4 +1,4 @@
-"""Numbers on disk that point into other files: with one bit of them changed, nobody believes them."""
+"""Tests that stored row numbers and offsets, and the files they point into, are refused if a bit has changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def flip(path: Path, place: int) -> None:
 
 
 def replace_rows(path: Path, rows: list[int]) -> None:
-    with path.open("wb") as f:  # by its name, np.save would add .npy to it
+    with path.open("wb") as f:  # given a name, np.save would append .npy to it
         np.save(f, np.array(rows, dtype=np.int64))
 
 
@@ -43,7 +43,7 @@ def opened_mix(path: str = "cache/mix.json") -> Mix:
 
 
 def learned_by_heart() -> TokenStore:
-    """The documents that `splice` chooses from."""
+    """Return the documents that `splice` chooses from."""
     return open_documents(notes_params(), "notes")
 
 
@@ -106,7 +106,7 @@ def test_a_tokenizer_is_not_trained_on_rows_or_documents_that_changed(caches: Pa
             run("tokenize notes")
 
 
-def test_documents_to_learn_by_heart_are_read_from_files_as_written(caches: Path) -> None:
+def test_documents_to_memorize_are_read_from_unchanged_files(caches: Path) -> None:
     store, file = learned_by_heart(), Path("cache/tokens/text/notes/train/part-00000.bin")
     assert bytes(store.document(0)[:5].astype(np.uint8)) == b"note "
     assert store.lengths.sum() == len(np.fromfile(file, dtype="<u2"))
@@ -130,12 +130,12 @@ def test_a_changed_token_file_or_chat_is_refused_before_a_token_is_read(caches: 
 
 
 @pytest.mark.slow
-def test_a_mix_with_a_letter_changed_opens_as_before_or_is_refused_in_a_sentence(caches: Path) -> None:
+def test_a_mix_with_a_changed_byte_opens_or_is_refused_with_a_clear_error(caches: Path) -> None:
     for path, names in (("cache/mix.json", None), ("cache/chat_mix.json", ["own"])):
         whole = Path(path).read_bytes()
         for place in range(0, len(whole), 5):
             flip(Path(path), place)
-            with suppress(ValueError, FileNotFoundError):  # and no other error
+            with suppress(ValueError, FileNotFoundError):  # no other error may occur
                 if names is None:
                     opened_mix(path)
                 else:

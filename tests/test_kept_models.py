@@ -1,4 +1,4 @@
-"""The old model answers while a new one is trained: out of DVC's cache, by the hashes that dvc.lock names."""
+"""Tests that the previous model answers while a new one trains: from DVC's cache, by the hashes in dvc.lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.talkers import put, write_project
 
 
 def put_folder(folder: Path) -> str:
-    """As DVC keeps a folder: a file that lists its files, named by its own hash."""
+    """Put a folder into the cache as DVC does: its files, and a listing named by its own hash; return that name."""
     entries = [{"md5": put(path.read_bytes()), "relpath": path.name} for path in sorted(folder.iterdir())]
     listing = json.dumps(entries).encode()
     name = f"{hashlib.md5(listing).hexdigest()}.dir"
@@ -42,7 +42,7 @@ def write_lock(*, model: str, tokenizer: str, current: str | None = None) -> Non
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A finished run as DVC has recorded it."""
+    """Change into a folder with a finished run, as DVC has recorded it; return the folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(DvcCache, "files", tmp_path / ".dvc/cache/files/md5")
     write_project(tmp_path)
@@ -69,7 +69,7 @@ def test_a_model_that_is_being_replaced_answers_out_of_the_cache(project: Path) 
     shutil.rmtree("cache/tokenizer")
     assert sample()[0] == said
     with answering_model("models/sft") as found:
-        assert found.folder.name == "sft"  # by which the model is known to clients
+        assert found.folder.name == "sft"  # the name by which clients know the model
         assert found.folder.is_dir()
     assert not found.folder.exists()
     assert not Path("models/sft").exists()
@@ -78,7 +78,7 @@ def test_a_model_that_is_being_replaced_answers_out_of_the_cache(project: Path) 
 def test_a_model_is_asked_with_the_tokenizer_that_it_was_trained_with(project: Path) -> None:
     said, _ = sample()
     own = put_folder(Path("cache/tokenizer"))
-    Path("cache/tokenizer/tokenizer.json").write_text("{}")  # of a run that goes on
+    Path("cache/tokenizer/tokenizer.json").write_text("{}")  # from a run in progress
     write_lock(model=put_folder(Path("models/sft")), tokenizer=own, current="0" * 32 + ".dir")
     again, remarks = sample()
     assert again == said
@@ -89,7 +89,7 @@ def test_a_model_is_asked_with_the_tokenizer_that_it_was_trained_with(project: P
     assert "was trained with another tokenizer" in result.output
 
 
-def test_what_is_not_recorded_whole_in_the_cache_is_not_there(project: Path) -> None:
+def test_a_model_that_is_not_whole_in_the_cache_counts_as_missing(project: Path) -> None:
     shutil.move("models/sft", "mine")
     md5 = hashlib.md5(Path("mine/best.pt").read_bytes()).hexdigest()
     cached = Path(".dvc/cache/files/md5", md5[:2], md5[2:])
@@ -107,7 +107,7 @@ def test_what_is_not_recorded_whole_in_the_cache_is_not_there(project: Path) -> 
         assert found == Answering(Path("mine"), Path("cache/tokenizer"))
 
 
-def test_an_export_is_of_what_is_there(project: Path) -> None:
+def test_export_does_not_use_the_cache(project: Path) -> None:
     shutil.rmtree("models/sft")
     result = CliRunner().invoke(app, ["export", "away"])
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""The GPU kernels against plain torch, run by Triton's interpreter: what they compute, not how fast."""
+"""Tests of the GPU kernels against plain torch, in Triton's interpreter: their results, not their speed."""
 
 from __future__ import annotations
 

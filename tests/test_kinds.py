@@ -1,4 +1,4 @@
-"""A kind of source is one file: its settings, its loader, the splits that fit it, and a fingerprint of its own."""
+"""Tests of source kinds: each is one file with its settings, loader and possible splits, and its own fingerprint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = {name: f"niels_gpt/data/{path.name}" for name, path in kind_files(ROOT /
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The code alone, to be changed."""
+    """Return a copy of the code, without data, for a test to edit."""
     for name in ("niels_gpt", "stages"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
@@ -57,7 +57,7 @@ def test_a_change_in_one_loader_changes_that_kinds_fingerprint_alone(project: Pa
 
 
 @pytest.mark.slow
-def test_a_loader_of_files_does_not_rest_on_the_hub() -> None:
+def test_only_loaders_of_hub_datasets_depend_on_the_hub_module() -> None:
     for name in FILES:
         reads_hub = "niels_gpt/data/hub.py" in code.code_of("load", ROOT, kind=name)
         assert reads_hub == (name in {"dolly", "fineweb_edu", "gutenberg", "oasst1", "wikitext"}), name

@@ -1,4 +1,4 @@
-"""What a model tells of its private text: passages, the attack, and the stage that reports both."""
+"""Tests of the leak measurement: passages, the membership inference attack, and the stage that reports both."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_token_behind_the_first_prompt_is_asked_for_once(L: int, chunk_siz
     assert L - first - len(asked) < max(1, (chunk_size - prompt_tokens) // 4) or L < 2
 
 
-def test_a_sample_of_passages_takes_a_run_of_each_document_drawn_by_the_seed() -> None:
+def test_a_sample_of_passages_takes_a_run_of_each_document_by_the_seed() -> None:
     texts = DocumentList([range(n) for n in (30, 7, 3, 100)])
     whole = cut_passages(texts, chunk_size=16, prompt_tokens=8)
     assert whole.documents.tolist() == [0, 0, 0, 1, 2, *[3] * 12]
@@ -65,16 +65,16 @@ def test_a_sample_of_passages_takes_a_run_of_each_document_drawn_by_the_seed() -
     cut = {s: cut_passages(texts, chunk_size=16, prompt_tokens=8, at_most=4, seed=s) for s in range(20)}
     assert len({tuple(few.starts) for few in cut.values()}) > 1
     for few in cut.values():
-        assert few.documents.tolist() == [0, 1, 2, 3]  # one of each, since 16 documents would not be too many
+        assert few.documents.tolist() == [0, 1, 2, 3]  # one of each: at most a 16th of a sample, but at least one
         assert few.starts[3] in whole.starts[whole.documents == 3]
     long = cut_passages(DocumentList([range(400)] * 3), chunk_size=16, prompt_tokens=8, at_most=48)
     assert long.documents.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert all(long.follows(i) for i in (1, 2, 4, 5, 7, 8))  # a run of each
+    assert all(long.follows(i) for i in (1, 2, 4, 5, 7, 8))  # consecutive passages of each document
     assert len(cut_passages(DocumentList([]), chunk_size=16, prompt_tokens=8)) == 0
 
 
 def said(model: GPT, prompt: list[int], n: int) -> list[int]:
-    """Always the likeliest."""
+    """Return the n tokens that greedy decoding adds to the prompt."""
     return generate_ids(model, prompt, max_new_tokens=n, sampling=Sampling(0))[len(prompt) :]
 
 
@@ -82,9 +82,9 @@ def said(model: GPT, prompt: list[int], n: int) -> list[int]:
 def test_scores_are_those_of_the_model_itself() -> None:
     torch.manual_seed(0)
     model = GPT(CFG)
-    model.tok_emb.weight.data *= 8  # likeliest tokens that are far from the next one
+    model.tok_emb.weight.data *= 8  # puts the most probable token far ahead of the second
     documents = [np.random.default_rng(n).integers(97, 101, size=n).tolist() for n in (200, 33, 9)]
-    for document in documents:  # of which some are what it says, so that runs have lengths of all kinds
+    for document in documents:  # in part the model's greedy output, so that runs have various lengths
         document[20:] = said(model, document[:20], max(0, len(document) - 20))
         document[45:46] = [0] * len(document[45:46])
     passages = cut_passages(DocumentList(documents), chunk_size=32, prompt_tokens=16)
@@ -122,12 +122,12 @@ def test_a_run_goes_on_where_a_passage_came_to_its_end() -> None:
         return Scored(of, np.zeros(len(of)), np.zeros(len(of)), np.array(greedy)).longest_run
 
     assert longest(passages, [8, 8, 3, 8, 2, 8]) == (19, 0)  # not into the next document
-    assert longest(passages, [7, 8, 3, 5, 8, 0]) == (11, 1)  # 7 of 8 are no end
+    assert longest(passages, [7, 8, 3, 5, 8, 0]) == (11, 1)  # 7 of 8 tokens do not complete a passage
     assert longest(passages, [0] * 6) == (0, 0)
     apart = passages.take(np.array([True, False, False, False, True, False]))
-    assert longest(apart, [8, 8]) == (8, 0)  # nor where the next place is another document's
+    assert longest(apart, [8, 8]) == (8, 0)  # nor if the next passage is another document's
     without = passages.take(np.array([True, False, True, True, True, True]))
-    assert longest(without, [8, 8, 8, 2, 8]) == (10, 2)  # nor over a passage that was left out
+    assert longest(without, [8, 8, 8, 2, 8]) == (10, 2)  # nor across a passage that was dropped
 
 
 def test_text_that_is_in_other_documents_is_not_asked_for() -> None:
@@ -142,16 +142,16 @@ def test_text_that_is_in_other_documents_is_not_asked_for() -> None:
         name: {(int(p.documents[i]), int(p.starts[i]) + 10) for i in range(len(p))}
         for name, p in (("train", subject.train), ("held_out", subject.held_out))
     }
-    # Of the first document only its end before the template is in no other; of the second all before it.
+    # Only the end of the first document's own text is unique; of the second, all text before the template.
     assert asked["train"] == {(0, 50), *((1, place) for place in range(10, 60, 10)), (2, 60)}
-    assert asked["held_out"] == {(0, place) for place in range(10, 60, 10)}  # the second is a train document
+    assert asked["held_out"] == {(0, place) for place in range(10, 60, 10)}  # the second is a training document, too
     assert subject.repeated == {"train": 11 + 11 + 6 - 7, "held_out": 11 + 5 - 5}
-    doubled = DocumentList([own + own])  # twice in one document is not elsewhere
+    doubled = DocumentList([own + own])  # a repetition within one document does not count
     assert Subject.of(doubled, held_out, chunk_size=20, prompt_tokens=10).repeated["train"] == 0
     assert len(Subject.of(DocumentList([]), DocumentList([[1]]), chunk_size=20, prompt_tokens=10).train) == 0
 
 
-def test_an_attack_is_told_by_its_definition() -> None:
+def test_the_rates_of_an_attack_match_their_definitions() -> None:
     rng = np.random.default_rng(0)
     members, others = rng.integers(0, 30, 300) / 10 + 0.4, rng.integers(0, 30, 200) / 10  # with many ties
     found = attack((members, np.arange(300)), (others, np.arange(200)), seed=1)
@@ -170,19 +170,19 @@ def test_an_interval_knows_that_passages_of_one_document_are_alike() -> None:
     members, others = rng.normal(size=60), rng.normal(size=60)
     one = attack((members, np.arange(60)), (others, np.arange(60)), seed=1)
     copied = [(np.repeat(scores, 5), np.repeat(np.arange(60), 5)) for scores in (members, others)]
-    assert attack(*copied, seed=1) == one  # more of the same is no more evidence
+    assert attack(*copied, seed=1) == one  # copies of the same scores add no evidence
     assert one is not None
     assert one["auc_95"][0] < 0.5 < one["auc_95"][1]
     assert attack(*((scores, np.arange(300)) for scores, _ in copied), seed=1) != one
 
 
-def test_what_is_extractable_takes_a_thousand_samples_at_most() -> None:
+def test_an_extractable_passage_takes_a_thousand_samples_at_most() -> None:
     for tries in (1, 10, 1000):
         least = math.exp(needed_log_pz(tries))
         assert samples_needed(least * (1 + 1e-9), 0.5) <= tries < samples_needed(least * 0.98, 0.5)
     log_pz, greedy = np.array([-0.1, -7.0, -8.0, -50.0]), np.array([3, 0, 0, 8])
     told = Scored(passages_of([0, 1, 2, 3], [8, 8, 8, 8]), log_pz, np.full(4, -60.0), greedy)
-    assert told.extractable.tolist() == [True, True, False, True]  # the last where the likeliest is always taken
+    assert told.extractable.tolist() == [True, True, False, True]  # the last by greedy decoding
     stats = told.stats()
     assert stats["pz_found_in_n_samples"] == [(1, 1), (10, 1), (100, 1), (1000, 2)]
     assert stats["pz_alone_found_in_n_samples"][-1] == (1000, 0)
@@ -190,16 +190,16 @@ def test_what_is_extractable_takes_a_thousand_samples_at_most() -> None:
     nothing = Scored(passages_of([5, 6], [8, 8]), np.full(2, -50.0), np.full(2, -60.0), np.zeros(2, np.int64))
     assert Leak(told, nothing, NONE, None, NO_SENTENCE).beyond_chance == 3
     assert Leak(nothing, told, NONE, None, NO_SENTENCE).beyond_chance == 0
-    assert Leak(told, told, NONE, None, NO_SENTENCE).beyond_chance == 0  # as much comes out of what it never saw
+    assert Leak(told, told, NONE, None, NO_SENTENCE).beyond_chance == 0  # as much is extractable from text it never saw
 
 
 def vault(documents: int, *, seed: int) -> DocumentList:
-    """Of words that mean nothing, so that what is known of them was learned here."""
+    """Return documents of random tokens, which a model can only know from training on them."""
     return DocumentList(np.random.default_rng(seed).integers(1, 64, size=(documents, 40)).tolist())
 
 
 def learned(texts: DocumentList, *, epochs: int) -> GPT:
-    """A small model that has read the documents so often."""
+    """Train a small model on the documents for this many epochs."""
     torch.manual_seed(0)
     model = GPT(ModelConfig(V=64, T=20, C=64, L=1, H=2, d_ff=256, dropout=0.0))
     rows = torch.tensor(np.stack([texts.document(i).astype(np.int64) for i in range(len(texts.lengths))]))
@@ -215,7 +215,7 @@ def learned(texts: DocumentList, *, epochs: int) -> GPT:
 
 
 @pytest.mark.slow
-def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> None:
+def test_memorized_text_is_extractable_and_unseen_text_is_not() -> None:
     train, held_out, unseen = vault(12, seed=1), vault(12, seed=2), vault(12, seed=3)
     how: dict[str, Any] = {"end_of_text": 0, "B": 16, "seed": 0}
     window = {"chunk_size": 20, "prompt_tokens": 10}
@@ -241,7 +241,7 @@ def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> Non
 
 
 def told_of(documents: list[str], *, greedy: int) -> Scored:
-    """One passage of each, of which so many bytes come out, and every second one with few samples."""
+    """Score one passage per document: greedy decoding gets `greedy` bytes right; every second one needs few samples."""
     passages = cut_passages(DocumentList([list(text.encode()) for text in documents]), chunk_size=40, prompt_tokens=10)
     log_pz = np.where(np.arange(len(passages)) % 2, -1.0, -90.0)
     return Scored(passages, log_pz, np.full(len(passages), -1000.0), np.full(len(passages), greedy))
@@ -258,7 +258,7 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     page = shown(leak, names)
     assert "<script>alert" not in page
     assert "&lt;script&gt;.md, token 0: 2 samples needed, inf samples without the beginning" in page
-    assert re.search(r"tide.md, token 0: \S+ samples needed<", page)  # not extractable: no more is asked
+    assert re.search(r"tide.md, token 0: \S+ samples needed<", page)  # not extractable, so the line ends there
     assert "Budget: 9,000 tokens" in page
     assert "No text was sampled from nothing." in page
     assert page.index("a loud no") < page.index("a quiet n")

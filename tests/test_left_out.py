@@ -1,4 +1,4 @@
-"""Stages that one does without, and a run on one's own text alone: no chats, none of the sample's sources."""
+"""Tests of disabled stages, and of a run on a user's own text alone: no chats, none of the sample's sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.conftest import ITERATED, ROOT, STAGES, Repo, make_repo
 
 pytestmark = pytest.mark.slow
 
-# What the README's own-notes user would have to write: one source, no chats, three stages less.
+# The one source of a run as in the README's "Your own notes": no chats, three stages disabled.
 NOTES = {
     "use": "text",
     "input": "notes",
@@ -41,18 +41,18 @@ LEFT_OUT = ("sft", "splice", "memorize")
 
 
 def run_as_dvc_would(stage: Stage) -> None:
-    """Only where all that it depends on is there."""
+    """Run a stage, after checking that all its dependencies exist."""
     assert [dep for dep in stage.inputs.deps if not Path(dep).exists()] == []
     importlib.import_module(f"stages.{stage.name}").main(stage)
 
 
 @pytest.fixture(scope="module")
 def own_text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A checkout in which every stage of dvc.yaml has run, in this process: each with all that it declares there."""
+    """Yield a checkout in which every stage of dvc.yaml has run in this process, with the dependencies it declares."""
     path = make_repo(tmp_path_factory.mktemp("own-text") / "repo").path
     shutil.rmtree(path / "data")
     (path / "data").mkdir()
-    shutil.copy(ROOT / "data/no-input.md", path / "data")  # what DVC watches for want of a text
+    shutil.copy(ROOT / "data/no-input.md", path / "data")  # DVC watches it where a stage has no input file
     (path / "notes").mkdir()
     for i in range(8):
         text = " ".join(f"word{i}{n} and{n * i}" for n in range(30))
@@ -73,7 +73,7 @@ def own_text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     torch.set_num_threads(threads)
 
 
-def test_what_is_left_out_holds_nothing_and_what_follows_says_nothing_of_it(own_text: Path) -> None:
+def test_a_disabled_stage_writes_only_a_marker_and_later_stages_omit_it(own_text: Path) -> None:
     for folder in (layout.TUNED, layout.SPLICED, layout.EXTRACTION):
         assert [path.name for path in folder.iterdir()] == [layout.LEFT_OUT]
     for stage in LEFT_OUT:
@@ -87,7 +87,7 @@ def test_what_is_left_out_holds_nothing_and_what_follows_says_nothing_of_it(own_
     report, samples = layout.REPORT.read_text(), layout.SAMPLES.read_text()
     assert "sft" not in report.split("<script>")[0].replace("sha256", "")
     for page in (report, samples):
-        assert "goes on" in page
+        assert "The pretrained model continues" in page
         assert "The fine-tuned model answers" not in page
     data = json.loads(report.split('id="data">')[1].split("</script>")[0])
     assert [run["name"] for run in data["runs"]] == ["train"]
@@ -95,7 +95,7 @@ def test_what_is_left_out_holds_nothing_and_what_follows_says_nothing_of_it(own_
 
 
 def test_a_table_without_rows_is_not_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of text that is all public nothing is measured."""
+    """The table of private text is omitted if all text is public, since then nothing is measured."""
     monkeypatch.chdir(tmp_path)
     names = ("documents", "exact", "near", "clusters", "left_out", "runs_in_train", "characters_in_train")
     counts = dict.fromkeys(names, 0)
@@ -126,8 +126,8 @@ def test_the_commands_take_the_pretrained_model_and_say_so(own_text: Path) -> No
     assert "params.yaml has no source of chats" in refused.output
 
 
-def test_nobody_waits_for_a_stage_that_is_left_out(own_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another host would wait for ever; doctor does not measure how long it takes."""
+def test_nobody_waits_for_a_disabled_stage(own_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another host refuses to join it instead of waiting forever, and doctor does not estimate its time."""
     for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("niels_gpt.pipeline.training.run_ranks", lambda *_, **__: pytest.fail("it waits"))
@@ -142,7 +142,7 @@ def test_nobody_waits_for_a_stage_that_is_left_out(own_text: Path, monkeypatch: 
 
 
 @pytest.mark.dag
-def test_a_stage_left_out_is_its_own_and_what_follows_it(built_repo: Repo) -> None:
+def test_disabling_a_stage_reruns_it_and_its_dependents(built_repo: Repo) -> None:
     built_repo.set(sft__run=False)
     assert built_repo.repro("sft") == ["sft"]
     due = json.loads(built_repo.run("dvc", "status", "--json").stdout)

@@ -1,4 +1,4 @@
-"""The load and split stages, in this process; and what a stage takes as its inputs."""
+"""Tests of the stages `load` and `split`, run in this process, and of the digests of a stage's inputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_cannot_be_watched_is_refused(checkout: Checkout, tmp_path: Path) -
     assert not list(tmp_path.glob("cache/raw/*"))
 
 
-def test_a_file_that_is_not_utf_8_is_said_once(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_utf_8_is_reported_once(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
     (checkout.notes / "a.md").write_text("plain")
     (checkout.notes / "b.md").write_bytes("Smørrebrød".encode("latin-1"))
     (checkout.notes / "c.md").write_bytes("wide".encode("utf-16"))
@@ -114,7 +114,7 @@ def test_a_stream_ends_at_the_budgets_of_both_splits(checkout: Checkout) -> None
     hub = {"dataset": None, "revision": None, "split": "train", "shuffle_buffer": None, "seed": 1, "config": "x"}
     load_pages = {**hub, "kind": "fineweb_edu", "max_documents": None, "bytes_per_token": 4.0}
     budgets = {"max_train_tokens": 60, "max_val_tokens": 40}
-    assert len(texts(checkout.run(load, "load", load=load_pages, budget=budgets))) == 50  # 400 bytes of 8 each
+    assert len(texts(checkout.run(load, "load", load=load_pages, budget=budgets))) == 50  # 400 bytes, 8 per text
     Path("cache/raw/roam").rename("old")
     assert len(texts(checkout.run(load, "load", load=load_pages, budget=budgets | {"max_val_tokens": None}))) == 99
 
@@ -132,7 +132,7 @@ def write_tokenizer(folder: Path) -> None:
 @pytest.mark.slow
 def test_rows_come_back_as_they_were_chosen_across_groups(tmp_path: Path) -> None:
     file = tmp_path / "part.parquet"
-    documents = [Document(id=f"{i}", text="x" * 99_999 + f"{i}") for i in range(100)]  # three groups
+    documents = [Document(id=f"{i}", text="x" * 99_999 + f"{i}") for i in range(100)]  # three row groups
     assert write_rows(file, DOCUMENT_SCHEMA, documents)[0] == 100
     assert pq.ParquetFile(file).num_row_groups > 2
     rows = np.array([0, 41, 42, 43, 83, 84, 99])
@@ -148,7 +148,7 @@ def test_chats_keep_their_group(tmp_path: Path) -> None:
     assert list(read_chats(file, np.array([0]))) == [[messages]]
 
 
-# What a stage compares before and after it ran
+# Digests of inputs, which a stage compares before and after it runs
 
 
 def test_links_to_the_folder_itself_are_not_followed(tmp_path: Path) -> None:
@@ -218,11 +218,11 @@ def test_a_flipped_bit_in_the_documents_is_noticed(tmp_path: Path) -> None:
         with suppress(ValueError):
             assert texts_of(file) == [document.text for document in documents], place
             unnoticed += 1
-    assert unnoticed < 0.7 * len(tried)  # these lie in names and statistics that no reader of texts looks at
+    assert unnoticed < 0.7 * len(tried)  # in names and statistics, which reading the texts does not use
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1 not really PAR1"])
-def test_documents_that_are_none_are_named(tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_is_not_parquet_is_named(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "part.parquet"
     file.write_bytes(data)
     for read in (lambda file: read_column(file, "split"), texts_of):

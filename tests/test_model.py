@@ -1,3 +1,5 @@
+"""Tests of the model: RoPE, attention, shapes, initial weights, and options of the block."""
+
 from __future__ import annotations
 
 import math
@@ -44,7 +46,7 @@ CONFIGS = {
 
 
 def varied(cfg: ModelConfig) -> GPT:
-    """A model whose every parameter matters."""
+    """Return a model with random weights, so that every parameter affects its output."""
     torch.manual_seed(0)
     model = GPT(cfg).eval()
     for parameter in model.parameters():
@@ -54,7 +56,7 @@ def varied(cfg: ModelConfig) -> GPT:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_rope_turns_adjacent_pairs_by_position_times_frequency(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By complex numbers on a CPU, and by what other devices do."""
+    """Both implementations are tested: complex numbers for a CPU, and the one for other devices."""
     T, D = 5, 6
     sin, cos = rope.rope_cache(T, D, theta=100.0)
     assert sin.shape == cos.shape == (1, 1, T, D // 2)
@@ -84,7 +86,7 @@ def test_rope_scores_depend_on_distance_alone() -> None:
 def test_rope_keeps_dtype_slices_a_longer_cache_and_refuses_an_odd_width() -> None:
     sin, cos = rope.rope_cache(64, 8, dtype=torch.bfloat16)
     assert sin.dtype == torch.bfloat16
-    # Angles in float32: bf16 knows no position 63.5, but a sine rounded once is within half a unit of it.
+    # Angles are computed in float32, so a bf16 sine is rounded only once, by at most half a unit in the last place.
     torch.testing.assert_close(sin.float(), rope.rope_cache(64, 8)[0], atol=4e-3, rtol=0)
     q = torch.randn(1, 2, 5, 8, dtype=torch.bfloat16)
     turned, _ = rope.apply_rope(q, q, sin, cos)
@@ -101,7 +103,7 @@ def test_rope_asked_for_float64_is_computed_in_it_to_the_end() -> None:
     sin, cos = rope.rope_cache(T, D, theta=theta, dtype=torch.float64)
     assert sin.dtype == cos.dtype == torch.float64
     angles = [(T - 1) * theta ** (-2 * i / D) for i in range(D // 2)]
-    # In float32 such angles are off by 1e-4, and a rotated float32 by 1e-7.
+    # In float32 such angles would be off by 1e-4, and rotated values by 1e-7.
     for table, function in ((sin, math.sin), (cos, math.cos)):
         assert table[0, 0, -1].tolist() == pytest.approx([function(angle) for angle in angles], abs=1e-11)
     q = torch.randn(1, 2, T, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -131,7 +133,7 @@ def test_attention_calls_rope_once_through_its_module(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("kv_heads", [None, 2, 1])
-def test_the_fused_path_equals_the_probabilities_it_would_not_show(kv_heads: int | None) -> None:
+def test_the_fused_path_equals_the_one_that_returns_probabilities(kv_heads: int | None) -> None:
     attention = CausalSelfAttention(replace(CFG, kv_heads=kv_heads)).eval()
     x = torch.randn(2, 9, CFG.C)
     out, attn = attention(x, return_attn=True)
@@ -143,7 +145,7 @@ def test_the_fused_path_equals_the_probabilities_it_would_not_show(kv_heads: int
     torch.testing.assert_close(block(x), block(x, return_attn=True)[0], atol=1e-5, rtol=1e-5)
 
 
-def test_steps_apart_are_for_bf16_on_a_cpu_and_short_contexts() -> None:
+def test_unfused_attention_is_for_bf16_on_a_cpu_and_short_contexts() -> None:
     q = torch.zeros(1, 1, 512, 2, dtype=torch.bfloat16)
     assert dispatch.faster_unfused(q)
     assert not dispatch.faster_unfused(q.float())
@@ -187,7 +189,7 @@ def test_gelus_own_gradient_is_for_float32_that_is_trained(monkeypatch: pytest.M
     dispatch.gelu(x)
     MLP(CFG)(torch.randn(2, 3, CFG.C))
     assert called == [(3,), (2, 3, CFG.d_ff)]
-    monkeypatch.setattr(dispatch, "_ARM", False)  # where torch's own is the faster one
+    monkeypatch.setattr(dispatch, "_ARM", False)  # other CPUs, where torch's own is faster
     MLP(CFG)(torch.randn(2, 3, CFG.C))
     assert len(called) == 2
 
@@ -290,7 +292,7 @@ def test_with_every_option_the_decoder_computes_what_the_model_does(name: str) -
         decoder = Decoder(model, B=2)
         pieces = [decoder.extend(x[:, a:b], starts=[a, a]) for a, b in ((0, 5), (5, 6), (6, 12))]
         torch.testing.assert_close(model.logits(torch.cat(pieces, dim=1)), model(x), atol=1e-4, rtol=1e-4)
-    if name not in ("plain", "zero_init"):  # which is about the first weights alone
+    if name not in ("plain", "zero_init"):  # zero_init affects the initial weights only
         other, weights = varied(CFG), model.state_dict()
         shared = {key: weights.get(key, value) for key, value in other.state_dict().items()}
         if all(shared[key].shape == value.shape for key, value in other.state_dict().items()):
@@ -346,7 +348,7 @@ def test_attention_scores_with_qk_norm_do_not_grow_with_the_weights() -> None:
                 parameter[: 2 * CFG.C] *= 50  # queries and keys
         seen.append((before - attention(x, return_attn=True)[1]).abs().max().item())
     assert seen[0] > 0.05
-    assert seen[1] < 1e-3  # an epsilon's worth
+    assert seen[1] < 1e-3  # only the norm's epsilon remains
 
 
 def test_a_value_residual_brings_the_first_blocks_values() -> None:

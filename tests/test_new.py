@@ -1,4 +1,4 @@
-"""A project outside any clone: an installed wheel goes from text to a model that answers."""
+"""Tests of a project outside any clone: an installed wheel goes from text to a model that generates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def niels_gpt(tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """The command of an installed wheel, which finds the packages it depends on, but neither the clone nor a PATH."""
+    """Install the wheel; return its command, which finds its dependencies but not the clone, with a minimal PATH."""
     folder = tmp_path_factory.mktemp("wheel")
     left_out = shutil.ignore_patterns(".git", ".venv", ".ci", "cache", "models", "checkpoints", "logs", "docs", "tests")
     shutil.copytree(ROOT, folder / "clone", ignore=lambda at, names: left_out(at, names) if at == str(ROOT) else set())
@@ -46,13 +46,13 @@ def niels_gpt(tmp_path_factory: pytest.TempPathFactory) -> Command:
 
 @pytest.fixture(scope="module")
 def projects(niels_gpt: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two projects of one installation, the first with a model."""
+    """Create two projects with one installation and train a model in the first; return their folders."""
     folder = tmp_path_factory.mktemp("projects")
     for name in ("kitchen", "reading"):
         done = niels_gpt("new", name, ROOT / "data/roam" / name, "--hours", "0.1", "--from", "scratch", cwd=folder)
         assert done.returncode == 0, done.stderr
     params = folder / "kitchen/params.yaml"
-    # Without what decides which windows and chats fit.
+    # Leave out the tokenizer and the context length, which decide which windows and chats fit.
     sized = {key: value for key, value in TINY.items() if key not in ("tokenizer", "model.T")}
     params.write_text(with_values_in_place(params.read_text(encoding="utf-8"), sized), encoding="utf-8")
     done = niels_gpt("run", cwd=folder / "kitchen")

@@ -1,4 +1,4 @@
-"""oasst1: trees of messages into chats."""
+"""Tests of source kind `oasst1`: message trees become chats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ids(records: list[dict[str, Any]], **options: Any) -> list[list[str]]:
     return [chat.meta["message_ids"] for chat in reconstruct_threads(records, **options)]
 
 
-def test_every_way_from_root_to_leaf_is_a_thread() -> None:
+def test_every_path_from_root_to_leaf_is_a_thread() -> None:
     assert ids(TREE) == [["r", "a1", "p1", "b1"], ["r", "a1", "p1", "b2"], ["r", "a2"]]
     thread = reconstruct_threads(TREE)[0]
     assert [m.role for m in thread.messages] == ["user", "assistant", "user", "assistant"]
@@ -47,7 +47,7 @@ def test_a_prompter_leaf_ends_its_thread_as_it_stands() -> None:
     assert ids([*TREE, message("p2", "a2", "prompter", "and?")])[-1] == ["r", "a2", "p2"]
 
 
-def test_what_is_deleted_orphaned_or_foreign_never_appears() -> None:
+def test_deleted_orphaned_and_foreign_messages_never_appear() -> None:
     gone = [{**m, "deleted": m["message_id"] == "p1"} for m in TREE]
     assert ids(gone) == [["r", "a1"], ["r", "a2"]]
     orphan = [*TREE, message("o", "nowhere", "assistant")]
@@ -84,23 +84,23 @@ def test_trees_come_in_a_seeded_order_and_are_counted(monkeypatch: pytest.Monkey
 
 def test_blank_leaves_add_no_thread() -> None:
     blank = [message(f"x{i}", "a2", "prompter", " ") for i in range(2)]
-    assert ids([*TREE, *blank]) == ids(TREE)  # two below a leaf
-    assert ids([*TREE, message("x", "a1", "prompter", "\n")]) == ids(TREE)  # one beside an answer
+    assert ids([*TREE, *blank]) == ids(TREE)  # two blank messages below a leaf
+    assert ids([*TREE, message("x", "a1", "prompter", "\n")]) == ids(TREE)  # one next to an answer
     below = [
         message("x", "a2", "prompter", ""),
         message("y", "x", "assistant", ""),
         message("z", "x", "assistant", " "),
     ]
-    assert ids([*TREE, *below]) == ids(TREE)  # and a whole branch of them
+    assert ids([*TREE, *below]) == ids(TREE)  # a whole branch of them
     assert ids([message("r", None, "prompter", " "), message("s", "r", "assistant", " ")]) == []
 
 
-def test_what_hangs_below_a_blank_message_hangs_above_it() -> None:
+def test_replies_to_a_blank_message_take_its_place() -> None:
     blank_root = [message("r", None, "prompter", " "), message("p", "r", "prompter"), message("a", "p", "assistant")]
     assert ids(blank_root) == [["p", "a"]]
 
 
-def test_two_messages_of_one_id_are_one() -> None:
+def test_a_second_message_with_the_same_id_is_ignored() -> None:
     with watchdog():
         assert ids([*TREE, *TREE]) == ids(TREE)
         below_itself = [message("x", None, "prompter", ""), message("x", "x", "prompter", "")]
@@ -122,7 +122,7 @@ def test_every_message_is_looked_at_a_fixed_number_of_times() -> None:
     threads = reconstruct_threads([Counted(m) for m in (*deep, *wide, *blank)])
     assert len(threads) == 1 + 4_999
     assert len(threads[0].messages) == 32
-    assert looks < 20 * 15_000  # a search through all of them for each would be 225,000,000
+    assert looks < 20 * 15_000  # searching all of them for each one would take 225,000,000
 
 
 def test_rows_that_are_no_messages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Pages of other origins: in a real browser, refused unless `--origin` names theirs."""
+"""Tests of pages of other origins, also in a real browser: they are refused unless `--origin` names theirs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FETCH = """async ([address, headers, credentials]) => {
 
 
 class Recorded:
-    """An application, and the methods of the requests that reach it."""
+    """The server's application, which records the methods of the requests that reach it."""
 
     def __init__(self, access: Access) -> None:
         self.methods: list[str] = []
@@ -44,7 +44,7 @@ class Recorded:
 
 @pytest.fixture
 def origins() -> Iterator[tuple[str, str]]:
-    """Two origins that are not the server's: pages on ports of their own."""
+    """Serve a page at two origins that are not the server's, each with its own port."""
     page = Starlette(routes=[Route("/", lambda request: HTMLResponse("<title>another app</title>"))])
     with ExitStack() as stack:
         yield stack.enter_context(serving(page)), stack.enter_context(serving(page))
@@ -68,7 +68,7 @@ def test_a_page_of_another_origin_in_a_browser(origins: tuple[str, str]) -> None
         assert fetched(allowed, opened, KEY) == [200, 1]
         assert with_it.methods == ["OPTIONS", "POST"]
         assert fetched(allowed, opened, KEY) == [200, 1]
-        assert with_it.methods == ["OPTIONS", "POST", "POST"]  # the browser has kept the preflight
+        assert with_it.methods == ["OPTIONS", "POST", "POST"]  # the browser has cached the preflight
         status, why = fetched(allowed, opened, {**KEY, "Authorization": "Bearer other"})
         assert (status, "needs an API key" in why) == (401, True)  # the page can read why
         assert fetched(allowed, opened, KEY, "include")[0] == 0  # credentials are never allowed
@@ -77,7 +77,7 @@ def test_a_page_of_another_origin_in_a_browser(origins: tuple[str, str]) -> None
 
 
 @pytest.mark.slow
-def test_preflights_are_answered_for_these_origins_alone() -> None:
+def test_preflights_are_answered_for_allowed_origins_only() -> None:
     obsidian = "app://obsidian.md"
     asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-any"}
     with serving(Recorded(Access(key="k", origins=(obsidian,)))) as address:

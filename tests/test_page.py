@@ -1,4 +1,4 @@
-"""The page of the server, in a real browser, with a real model behind it."""
+"""Tests of the server's page, in a real browser and with a real model behind it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ HOSTILE = '<img src=x onerror="document.title=1"> **bold** \u202eRTL <script>doc
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[tuple[Any, Any]]:
-    """(A browser, playwright's expect), for all tests of this file."""
+    """Yield (browser, playwright's `expect`), shared by all tests of this file."""
     with real_browser() as (browser, expect):
-        expect.set_options(timeout=60_000)  # a watchdog's: what is waited for comes, however slow the machine
+        expect.set_options(timeout=60_000)  # only guards against a hang, however slow the machine
         yield browser, expect
 
 
@@ -40,11 +40,11 @@ def address() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Tab:
-    """A page that is open, what it has asked the server, and what went wrong in it."""
+    """Open page, with the requests it has sent and the errors raised in it."""
 
     page: Any
     expect: Any
-    sent: list[list[str]]  # of each request, what the messages say
+    sent: list[list[str]]  # message contents, by request
     errors: list[str]
 
     def open(self, address: str) -> None:
@@ -72,7 +72,7 @@ class Tab:
         self.expect(self.page.locator("#list")).to_be_visible()
 
     def ask(self, question: str) -> None:
-        """To the end of the answer, or of whatever comes instead."""
+        """Ask a question, and wait until the answer, or the error instead of it, is complete."""
         self.page.locator("#text").fill(question)
         self.page.keyboard.press("Enter")
         self.done()
@@ -81,14 +81,14 @@ class Tab:
         self.expect(self.page.locator("#send")).to_be_visible()
 
     def said(self, *texts: str) -> None:
-        """These questions and answers are what the chat shows."""
+        """Check that the chat shows exactly these questions and answers."""
         self.expect(self.page.locator("article .text")).to_have_text(list(texts))
 
     def box(self, content: str) -> None:
         self.expect(self.page.locator("#text")).to_have_value(content)
 
     def refuse(self, status: int, body: str) -> None:
-        """Once, as a server that is not ours may."""
+        """Reply to the next request with this status and body, as a server that is not ours may."""
         self.page.route("**/v1/*/*", lambda route: route.fulfill(status=status, body=body), times=1)
 
 
@@ -117,7 +117,7 @@ def test_in_a_browser(tab: Tab) -> None:
         page.on("request", lambda request: None if request.url.startswith(address) else outside.append(request.url))
         page.goto(address)
         expect(page.locator("#card")).to_contain_text("few")
-        # Keyboard alone: the field has the focus, Enter sends, Escape stops.
+        # Keyboard only: the input box has the focus, Enter sends, Escape stops.
         page.keyboard.type(HOSTILE)
         page.keyboard.press("Enter")
         expect(page.locator("article.user .text")).to_have_text(HOSTILE)
@@ -162,7 +162,7 @@ def test_a_message_that_was_refused_is_given_back_and_the_chat_goes_on_without_i
     tab.open(address)
     tab.ask("one")
     tab.said("one", "x")
-    # Half a pair of surrogates could not be typed or sent to the browser: these are of JavaScript.
+    # Set by JavaScript, since half a surrogate pair can neither be typed nor sent to the browser.
     for refused, length, words in (
         ("'x'.repeat(50_000)", 50_000, "larger than 40,000 bytes"),
         ("'half \\ud83d a pair'", 13, "invalid JSON"),
@@ -188,7 +188,7 @@ def test_a_message_that_was_refused_is_given_back_and_the_chat_goes_on_without_i
     tab.done()
     tab.expect(problem).to_be_empty()
     assert tab.sent[-1] == ["one", ANSWER, "two"]
-    # What was typed while the server was thinking is not lost either.
+    # Text typed while the server is busy is kept, too.
     page.route("**/v1/*/*", lambda route: page.keyboard.type("and then") or route.abort(), times=1)
     page.locator("#text").fill("three")
     page.keyboard.press("Enter")
@@ -223,7 +223,7 @@ def test_the_chat_outlives_a_reload_but_not_the_tab(tab: Tab, address: str) -> N
     tab.expect(other.locator("#card")).to_contain_text("few")
     assert other.locator("article").count() == 0
     other.close()
-    # In the middle of an answer: what there is of it.
+    # A reload in the middle of an answer keeps what has arrived of it.
     tab.set(max_tokens=10**6)
     page.locator("#text").fill("for ever")
     page.keyboard.press("Enter")
@@ -231,7 +231,7 @@ def test_the_chat_outlives_a_reload_but_not_the_tab(tab: Tab, address: str) -> N
     tab.reload()
     tab.expect(page.locator("article.assistant .text").nth(2)).to_contain_text("x")
     wait_until(lambda: under_way(address) == 0)
-    # Before its first word: the question is there to be asked again.
+    # A reload before its first token returns the question to the input box.
     page.route("**/v1/*/*", lambda _: None)
     page.locator("#text").fill("unheard")
     page.keyboard.press("Enter")
@@ -249,11 +249,11 @@ def test_the_chat_outlives_a_reload_but_not_the_tab(tab: Tab, address: str) -> N
 
 
 def stored(messages: str, **facts: object) -> str:
-    """A chat as the page stores it."""
+    """Return a chat as the page stores it."""
     return f'{json.dumps({"id": "a", "system": "", "when": 1, **facts})[:-1]}, "messages": {messages}}}'
 
 
-def test_a_stored_chat_that_is_damaged_or_foreign_is_no_chat(tab: Tab, address: str) -> None:
+def test_a_stored_chat_that_is_damaged_or_foreign_is_ignored(tab: Tab, address: str) -> None:
     tab.page.goto(address)
     whole = '[{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "forgotten": 0}]'
     facts = ({"id": "../x"}, {"id": 1}, {"system": None}, {"when": "now"})
@@ -296,7 +296,7 @@ def test_a_question_can_be_edited_asked_again_and_its_answer_copied(tab: Tab, ad
     page.keyboard.press("Escape")
     tab.box("a draft")
     tab.expect(page.locator("article.going")).to_have_count(0)
-    # Refused: nothing has gone, and the question is being edited still.
+    # Refused: no message is removed, and the question is still being edited.
     edit.nth(1).click()
     tab.refuse(429, '{"error": {"message": "not now"}}')
     tab.ask("zwei")
@@ -308,7 +308,7 @@ def test_a_question_can_be_edited_asked_again_and_its_answer_copied(tab: Tab, ad
     tab.done()
     tab.box("a draft")
     assert tab.sent[-1] == ["one", ANSWER, "zwei"]
-    # At the last answer alone; where it is refused, that answer stays.
+    # "Ask again" is below the last answer only; if it is refused, that answer stays.
     assert again.count() == 1
     tab.refuse(429, '{"error": {"message": "not now"}}')
     again.click()
@@ -320,13 +320,13 @@ def test_a_question_can_be_edited_asked_again_and_its_answer_copied(tab: Tab, ad
     tab.said("one", "x", "zwei", "xx")
     tab.done()
     assert tab.sent[-1] == ["one", ANSWER, "zwei"]
-    # As the model wrote it, not as it is shown.
+    # The answer is copied as the model wrote it, not as it is shown.
     page.get_by_role("button", name="Copy").first.click()
     page.get_by_role("button", name="Copied").wait_for()
     page.locator("#text").fill("")
     page.keyboard.press("Control+V")
     tab.box(ANSWER)
-    # Where the browser gives no clipboard, it can be copied by hand.
+    # If the browser has no clipboard, the text is selected, to be copied by hand.
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     page.get_by_role("button", name="Copy", exact=True).last.click()
     page.get_by_role("button", name="Ctrl+C").wait_for()
@@ -350,7 +350,7 @@ def test_before_the_first_question_the_model_introduces_itself(tab: Tab) -> None
         tab.said("Why <b>?", "x")
         tab.expect(empty).to_be_hidden()
         tab.expect(page.locator("article.assistant .by")).to_have_text("notes, 0.9 M parameters")
-        # A short question is as wide as its words.
+        # The box of a short question is only as wide as its words.
         assert page.locator("article.user .text").evaluate("(e) => e.offsetWidth") < 150
         page.locator("#new").click()
         tab.expect(empty).to_be_visible()
@@ -394,7 +394,7 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
     tab.ask("two\n" + "x" * 100)
     tab.ask("three")
     titles("two\n" + "x" * 76, "one")
-    # The one that is left in the middle of an answer keeps what there is of it.
+    # A chat that is left in the middle of an answer keeps what has arrived of it.
     tab.side()
     rows.nth(1).locator(".open").click()
     tab.said("one", "x")
@@ -416,7 +416,7 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
     rows.first.locator(".open").click()
     tab.expect(page.locator("article")).to_have_count(4)
     tab.expect(rows.first.locator("[aria-current]")).to_have_text("one")
-    # Other tabs, and those to come, have the same list; both go on with the same chat, and neither is lost.
+    # All tabs have the same list, new ones, too. If two continue the same chat, both versions are kept.
     other = page.context.new_page()
     other.goto(address)
     other.locator("#menu").click()
@@ -435,7 +435,7 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
     other.close()
     tab.side()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    # Deleted when asked twice; the one that is shown goes from the page, too.
+    # A second press deletes a chat; if it is the open one, it is removed from the page, too.
     delete.nth(2).click()
     tab.expect(delete.nth(2)).to_have_count(0)
     page.get_by_role("button", name="Really?").blur()
@@ -473,19 +473,19 @@ def test_a_system_prompt_goes_first_and_belongs_to_its_chat(tab: Tab, address: s
     assert tab.sent[-1] == ["be brief", "one", ANSWER, "three"]
 
 
-def test_who_answers_and_how_full_the_context_is(tab: Tab, address: str) -> None:
+def test_the_page_names_the_model_and_shows_how_full_the_context_is(tab: Tab, address: str) -> None:
     page, room = tab.page, tab.page.locator("#room")
     tab.open(address)
     tab.expect(page.locator("#model")).to_have_text("saying")
     tab.expect(room).to_be_hidden()
     tab.ask("one")
-    used = len("one") + 3 + len(ANSWER)  # tokens of a byte, and of the chat
+    used = len("one") + 3 + len(ANSWER)  # one token per byte, and 3 of the chat format
     tab.expect(room).to_have_text(f"{used} of {T} tokens of context")
     assert page.locator("meter").evaluate("(meter) => meter.value / meter.max") == used / T
     tab.expect(page.locator("article.assistant .by")).to_have_text("saying")
     tab.reload()
     tab.expect(room).to_contain_text(f"{used} of {T}")
-    # A question that does not fit is cut, and says so; what is read is all that there is room for.
+    # A question that does not fit is cut, and the page says so; the prompt then fills the context.
     tab.ask("x" * 100)
     words = f"The first {100 + 3 - T} tokens of the question did not fit the context and were dropped."
     tab.expect(page.locator(".cut-line")).to_have_text(words)
@@ -534,7 +534,7 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(tab: Tab) -> None:
         tab.box("one")
         tab.said()
         page.locator("#send").click()
-        field.fill("no \u2603 key")  # it could not be sent
+        field.fill("no \u2603 key")  # a header cannot hold it
         page.keyboard.press("Enter")
         tab.expect(dialog).to_contain_text("needs an API key")
         field.fill("wrong")
@@ -575,14 +575,14 @@ def test_a_chat_far_beyond_the_context_says_what_is_forgotten_and_costs_no_more(
             assert page.locator("#problem").inner_text() == ""
         words = f"The first {forgotten} messages no longer fit the context and are dropped."
         tab.expect(page.locator(".forgotten-line").last).to_have_text(words)
-        # Of what is forgotten the server hears no more: requests do not grow either.
+        # Forgotten messages are not sent again, so requests do not grow either.
         assert len(tab.sent[-1]) == len(tab.sent[-2]) < 6
         assert tab.sent[-1][-1] == messages[-2]["content"]
         lines = page.locator(".forgotten-line").count()
         page.reload()
         tab.expect(page.locator("article.forgotten")).to_have_count(forgotten)
         assert page.locator(".forgotten-line").count() == lines
-        # An early question, edited, is asked with what the model then knew.
+        # An edited early question is sent with the messages that were in the context before it.
         page.get_by_role("button", name="Edit").nth(1).click()
         tab.ask("again")
         assert tab.sent[-1] == [messages[0]["content"], answer, "again"]

@@ -1,4 +1,4 @@
-"""params.yaml: its keys are frozen here, and what is wrong in it gets a sentence."""
+"""Tests of params.yaml: its set of keys is frozen here, and each error in it gets one sentence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STAGES = ("train", "sft", "splice.train")
 
 
 def changed(values: dict[str, Any]) -> str:
-    """params.yaml with other values, without its comments."""
+    """Return params.yaml with other values and without its comments."""
     tree = copy.deepcopy(RAW)
     for dotted, value in values.items():
         *parents, last = dotted.split(".")
@@ -43,7 +43,7 @@ def changed(values: dict[str, Any]) -> str:
 
 
 def test_the_key_set_is_frozen() -> None:
-    """A new key is a change of the public surface: write it here as well."""
+    """A new key changes the public interface: add it here as well."""
     params, raw = parse_params(TEXT)
     source = ["use", "input", "remote", "val_name", "load.kind", "budget.max_train_tokens", "budget.max_val_tokens"]
     source += ["split.by"]
@@ -101,7 +101,7 @@ def test_the_key_set_is_frozen() -> None:
     assert leaves(params.model_dump()) == leaves(raw) == expected | optional | screened
 
 
-def test_the_file_is_short_begins_with_what_one_turns_first_and_leaves_the_rest_to_the_library() -> None:
+def test_the_file_is_short_starts_with_the_main_settings_and_omits_library_defaults() -> None:
     assert len(TEXT.splitlines()) <= 160
     written = yaml.safe_load(TEXT)
     assert list(written)[:6] == ["seed", "model", "p_train", "p_val", "train", "sources"]
@@ -132,8 +132,8 @@ def test_a_section_without_a_seed_has_the_one_at_the_top_unless_it_only_orders_w
 
 
 @pytest.mark.slow
-def test_a_rule_is_kept_by_defaults_as_well() -> None:
-    """Of values of which one is written and the other left out."""
+def test_rules_between_values_apply_to_defaults_as_well() -> None:
+    """A rule between two values is checked even if only one of them is given."""
     (said,) = problems(with_values(TEXT.replace("  warmup_steps: 50\n", ""), {"train.total_steps": 199}))
     assert "train.warmup_steps: 200 is more than total_steps=199" in said
     (said,) = problems(with_values(TEXT, {"memorize": {"chunk_size": 40}}))
@@ -220,14 +220,14 @@ def test_every_preset_is_a_whole_valid_set(preset: Any) -> None:
 
 @pytest.mark.parametrize("preset", sorted((ROOT / "presets").glob("*.yaml")), ids=lambda path: path.stem)
 def test_validation_takes_at_most_a_twentieth_of_a_run(preset: Any) -> None:
-    """A batch that is only read takes a third of one that is learned, on a CPU and on a GPU (docs/performance.md)."""
+    """A validation batch takes about a third of the time of a step, on a CPU and on a GPU (docs/performance.md)."""
     _, raw = parse_params(read_preset(preset.parent, preset.stem))
     for stage in ("train", "sft"):
         assert raw[stage]["eval_steps"] / 3 <= raw[stage]["eval_every"] * 0.05 / 0.95, stage
 
 
 def test_the_committed_parameters_are_the_sample() -> None:
-    """Whoever changes params.yaml of this repository changes the sample: `git hash-object params.yaml` is its id."""
+    """A change of params.yaml changes the sample, which names its git blob (`git hash-object params.yaml`)."""
     blob = subprocess.check_output(["git", "hash-object", "params.yaml"], cwd=ROOT, text=True).strip()
     assert yaml.safe_load((ROOT / "presets/sample.yaml").read_text()) == {"blob": blob}
     assert read_preset(ROOT / "presets", "sample") == TEXT
@@ -241,7 +241,7 @@ def test_a_preset_says_only_what_differs_from_the_sample() -> None:
         said = yaml.safe_load(text)
         base = parse_params(read_preset(ROOT / "presets", said.pop("based_on", "sample")))[1]
         for leaf, value in values_of(said).items():
-            # Multiples are one table, whole or not at all.
+            # lr_scale and decay_scale are given as whole tables or not at all.
             if not leaf.startswith(("sources", "p_", "tokenizer")) and "_scale." not in leaf:
                 assert values_of(base).get(leaf, "left out") != value, leaf
 
@@ -250,7 +250,7 @@ def values_of(tree: dict[str, Any]) -> dict[str, Any]:
     return {leaf: reduce(lambda node, part: node[part], leaf.split("."), tree) for leaf in leaves(tree)}
 
 
-def test_v0_is_the_seeds() -> None:
+def test_v0_follows_the_original_specification() -> None:
     params, _ = parse_params(read_preset(ROOT / "presets", "v0"))
     assert params.model.config(V=256) == ModelConfig()
     plain = to_dict(TrainConfig(total_steps=1))
@@ -417,7 +417,7 @@ def test_a_source_name_that_is_no_word_is_refused(name: str) -> None:
         parse_params(json.dumps(raw))
 
 
-def test_options_are_used_as_written_and_left_out_they_are_as_before_there_were_any() -> None:
+def test_optional_settings_are_used_as_given_or_have_the_library_defaults() -> None:
     scale = {"matrices": 1.0, "embedding": 0.5, "head": 0.25, "vectors": 2.0}
     options = {"schedule": "linear", "flat": 0.5, "lr_scale": scale, "decay_scale": scale, "momentum_warmup": 9}
     for stage in STAGES:
@@ -446,16 +446,16 @@ def test_options_are_used_as_written_and_left_out_they_are_as_before_there_were_
             **{"p_train.primer": 0, "runtime.nproc": 8, "splice.train.B": 1},
         },
         {"train.warmup_steps": 800, "train.min_lr": 0.008, "sources.roam.budget.max_val_tokens": 129},
-        {"p_train.roam": 0, "sources.roam.budget.max_train_tokens": 1},  # of which nothing is drawn
+        {"p_train.roam": 0, "sources.roam.budget.max_train_tokens": 1},  # nothing is sampled from it
         {"splice.max_doc_length": 110, "splice.min_doc_length": 110, "memorize.chunk_size": 110},
     ],
 )
-def test_what_nobody_uses_and_what_just_goes_is_not_refused(values: dict[str, Any]) -> None:
+def test_unused_values_and_values_at_a_limit_are_accepted(values: dict[str, Any]) -> None:
     parse_params(changed(values))
 
 
-def test_a_value_of_a_stage_that_is_left_out_is_one_all_the_same() -> None:
-    """DVC watches the source of the documents also where nothing is learned of them."""
+def test_values_of_a_skipped_stage_are_checked() -> None:
+    """DVC depends on the source of the spliced documents even if the splice stage is skipped."""
     values = {"splice.run": False, "memorize.run": False, "sft.run": False}
     found = problems(changed({**values, "memorize.B": 0, "sft.B": "8"}))
     assert [sentence.partition(":")[2].split(":")[0] for sentence in found] == [" sft.B is '8'", " memorize.B is 0"]
@@ -474,7 +474,7 @@ def test_a_missing_key_is_named() -> None:
 
 @pytest.mark.slow
 def test_the_file_as_dvc_writes_it_has_the_same_values(tmp_path: Path) -> None:
-    """`dvc exp run -S` writes all of it anew, for one key: `[who?]` without quotes is no list to a strict reader."""
+    """`dvc exp run -S` rewrites the whole file for one key; a strict parser takes no unquoted `[who?]` for a list."""
     from dvc.utils.serialize import modify_yaml
 
     for name in ("sample", "v0", "v1", "shakespeare"):
@@ -508,7 +508,7 @@ def problems(text: str) -> list[str]:
 
 
 def test_every_value_that_is_wrong_is_named_at_once() -> None:
-    """All leaves but the two that say which kind a section is of, and so which keys it has."""
+    """Every leaf is tested but `kind` and `by`, which decide which keys a section has."""
     _, raw = parse_params(TEXT)
 
     def spoilt(tree: Any) -> Any:
@@ -530,7 +530,7 @@ def test_every_key_that_is_missing_is_named_at_once() -> None:
         inner = {key: emptied(value, f"{path}.{key}") for key, value in tables.items()}
         return inner | {key: tree[key] for key in ("kind", "by") if key in tree}
 
-    # H may be missing where there is a head_dim, which a rule says.
+    # H is not listed: it may be missing if head_dim is given, which a separate rule checks.
     ending = re.compile(
         r"seed|model\.(T|C|L|d_ff|dropout)|(train|sft|splice\.train)\.total_steps|train\.document_mask|base\.\w+"
         r"|tokenizer\.(corpus|vocab_size)|splice\.dataset_name|parts\.text_bytes|eval\.(prompts|questions)"
@@ -542,8 +542,8 @@ def test_every_key_that_is_missing_is_named_at_once() -> None:
     )
 
 
-def test_a_mistake_hides_no_other() -> None:
-    """Of values by themselves, and then of values that do not go together."""
+def test_an_error_hides_no_other_of_its_kind() -> None:
+    """All invalid values are reported at once, and if there are none, all conflicts between values."""
     alone = {
         "sources.wiki.remote": "not a word",
         "p_sft.dolly15k": "half",

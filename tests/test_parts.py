@@ -1,4 +1,4 @@
-"""Parts: where a source is cut, by whom its parts are encoded, what is held out of each, and where they lie."""
+"""Tests of parts: how a source is cut into them, how they are split and encoded, and where they are stored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.token_caches import TOK, documents_of, files
 
 NOTES = [f"note {i} " * (1 + i % 5) + "end" for i in range(40)]
 
-# by: hash
+# Split by hash
 
 
 KEYS = [f"page-{i}" for i in range(3000)]
@@ -66,11 +66,11 @@ def test_a_row_is_held_out_whatever_other_rows_there_are() -> None:
     rule = Drawn(val_frac=0.2, seed=7)
     whole = split_by_hash(KEYS, rule)["val"]
     chosen = {KEYS[row] for row in whole}
-    assert [KEYS[:8][row] for row in split_by_hash(KEYS[:8], rule)["val"]] == ["page-7"]  # for all time
+    assert [KEYS[:8][row] for row in split_by_hash(KEYS[:8], rule)["val"]] == ["page-7"]  # pinned: must never change
     some = random.Random(0).sample(KEYS, 500)
     assert {some[row] for row in split_by_hash(some, rule)["val"]} == chosen & set(some)
     other = split_by_hash(KEYS, Drawn(val_frac=0.2, seed=8))["val"]
-    assert 0.1 < len(set(whole) & set(other)) / len(whole) < 0.3  # another seed: by chance alone
+    assert 0.1 < len(set(whole) & set(other)) / len(whole) < 0.3  # another seed: overlap by chance only
 
 
 GROUPS: dict[str, Callable[[int], str | None]] = {
@@ -95,7 +95,7 @@ def test_chats_are_held_out_by_their_group_and_each_by_itself_without_one(groups
         assert not held_out & {units[row] for row in rows["train"]}
         assert abs(len(held_out) - share * distinct) <= 5 * (share * (1 - share) * distinct) ** 0.5
         seen.add(frozenset(rows["val"]))
-    assert len(seen) == 18  # each seed has its own
+    assert len(seen) == 18  # each share and seed has its own split
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def hashed(texts: Texts, *, val_frac: float = 0.3, seed: int = 1) -> Splits:
-    """What `split` leaves where the rule decides."""
+    """Write what the split stage writes for a split by hash; return it as read back."""
     folder = Path("cache/split/text/notes")
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"by": "hash", "val_frac": val_frac, "seed": seed, "texts_sha256": texts.digest, "files": []}
@@ -146,7 +146,7 @@ def test_a_tokenizers_sample_of_parts_has_nothing_that_is_held_out(here: Path) -
     assert set(some) < set(everything)
     assert some == [text for text in everything if text in set(some)]
     assert 0.75 < sum(map(len, some)) / (0.25 * 0.7 * texts.text_bytes) < 1.25
-    few = sample(0.03)  # of some parts alone
+    few = sample(0.03)  # from some of the parts only
     assert 0 < len(few) < len(some)
 
 
@@ -154,7 +154,7 @@ def test_a_tokenizers_sample_of_parts_has_nothing_that_is_held_out(here: Path) -
 
 
 def loaded(folder: Path, store: Path, text_bytes: int, workers: int = 1) -> tuple[list[Part], list[str]]:
-    """The parts of a folder of text, and all documents in their order."""
+    """Load a folder of text into a store; return its parts, and all documents in order."""
     request = Request(str(folder), None, max_tokens=None, patience_s=1)
     slices = cut_source(Slice("text", Settings(), request, Store(str(store)), text_bytes))
     parts, _ = load_parts(LocalEngine(workers), slices, say=bool, tick=bool)
@@ -165,7 +165,7 @@ def loaded(folder: Path, store: Path, text_bytes: int, workers: int = 1) -> tupl
 
 
 def write_notes(folder: Path) -> list[str]:
-    """Files of one document each, between them a table of many; all documents in order."""
+    """Write files of one document each and, between them, a table of several; return all documents in order."""
     folder.mkdir()
     for i, note in enumerate(NOTES[:20]):
         (folder / f"a{i:02}.txt").write_text(note)
@@ -188,7 +188,7 @@ def test_documents_are_never_cut_and_come_in_the_same_order_however_large_a_part
         sizes = [part.text_bytes for part in parts]
         assert max(sizes) < text_bytes + max(map(len, notes))
         assert (len(parts) == 40) == (text_bytes == 1)
-        assert any(part.name.endswith("-001") for part in parts)  # the table has more than one part's
+        assert any(part.name.endswith("-001") for part in parts)  # the table fills more than one part
     (here / "one").mkdir()
     shutil.copy(here / "notes/b.jsonl", here / "one")
     parts, texts = loaded(here / "one/b.jsonl", here / "of_one", 100)
@@ -197,7 +197,7 @@ def test_documents_are_never_cut_and_come_in_the_same_order_however_large_a_part
 
 
 @pytest.mark.slow
-def test_whoever_loads_the_parts_they_are_the_same(here: Path) -> None:
+def test_loaded_parts_do_not_depend_on_the_number_of_workers(here: Path) -> None:
     write_notes(here / "notes")
     for workers in (1, 2):
         loaded(here / "notes", here / f"by{workers}", 200, workers=workers)
@@ -221,7 +221,7 @@ def test_a_slice_that_was_interrupted_goes_on_behind_its_last_part(here: Path) -
 
 
 def digests(kind: str, settings: Any, folder: Path) -> list[str]:
-    """Of what each slice of a folder will read."""
+    """Return the input digest of each slice of a folder."""
     request = Request(str(folder), None, max_tokens=None, patience_s=1)
     slices = cut_source(Slice(kind, settings, request, Store(""), 60))
     return [digest_inputs(item, Worker()) for item in slices]
@@ -240,8 +240,8 @@ PAGES = fineweb_edu.Settings(
 
 
 @pytest.mark.parametrize(("kind", "settings"), [("fineweb_edu", PAGES), ("text", Settings()), ("wikitext", None)])
-def test_what_will_be_read_is_the_same_wherever_its_folder_lies(here: Path, kind: str, settings: Any) -> None:
-    """Of a dataset whose files are read one by one, of a folder of text, and of a folder that is read whole."""
+def test_input_digests_do_not_depend_on_where_the_folder_lies(here: Path, kind: str, settings: Any) -> None:
+    """They depend on names and contents: of a dataset read by file, a folder of text, and a folder read as a whole."""
     first, second = here / "first/pages", here / "second/elsewhere"
     (first / "more").mkdir(parents=True)
     for name in ("a", "b", "more/c"):
@@ -264,7 +264,7 @@ def test_what_will_be_read_is_the_same_wherever_its_folder_lies(here: Path, kind
 
 @cache
 def base() -> Params:
-    """Of a folder of notes in parts of about 100 bytes, split by a hash."""
+    """Return parameters with a folder of notes, in parts of about 100 bytes and split by hash."""
     changes = {"load": {"kind": "text"}, "split": {"by": "hash", "val_frac": 0.3, "seed": 1}}
     source = {**copy.deepcopy(SOURCES["sources"]["notes"]), **changes}  # type: ignore[index]
     sources: dict[str, object] = {"notes": source, "own": copy.deepcopy(SOURCES["sources"]["own"])}  # type: ignore[index]
@@ -280,7 +280,7 @@ def parameters(
     seed: int = 1,
     store: str | None = None,
 ) -> Params:
-    """`train` and `val` are budgets; with a `store` the source is stored there."""
+    """Return `base` with these values; `train` and `val` are budgets in tokens, `store` is where the source lies."""
     source, rule = base().sources["notes"], base().sources["notes"].split
     changed = source.model_copy(
         update={
@@ -301,7 +301,7 @@ def parameters(
 
 
 def run_chain(params: Params, *mains: Callable[..., None]) -> dict[str, Any]:
-    """load, split and tokenize of the notes; the manifest of their tokens."""
+    """Run load, split and tokenize, or the given stages, on the notes; return the manifest of their tokens."""
     for main in mains or (load.main, split.main, tokenize.main):
         if main is split.main:
             no_duplicates("notes", params)
@@ -312,7 +312,7 @@ def run_chain(params: Params, *mains: Callable[..., None]) -> dict[str, Any]:
 
 @pytest.fixture
 def notes(here: Path) -> Path:
-    """A folder of them, and a tokenizer."""
+    """Write a folder of notes and a tokenizer; return the folder."""
     (here / "data").mkdir()
     write_notes(here / "data/notes")
     write_tokenizer(Path("cache/tokenizer"), model=None)
@@ -364,7 +364,7 @@ def test_a_budget_takes_whole_parts_in_order_and_the_last_up_to_a_documents_end(
 
 
 def test_a_short_document_behind_the_one_that_is_too_long_is_not_taken(here: Path) -> None:
-    """Neither of the same part, nor of the next one."""
+    """A budget ends at the first document that exceeds it, even if one of the next part would fit."""
     texts = ["a" * 20, "b" * 50, "c", "d", "e" * 20, "f"]
     write_tokenizer(Path("cache/tokenizer"), model=None)
     rows = [Document(id=str(i), text=text, split="val" if i == 5 else "train") for i, text in enumerate(texts)]
@@ -379,7 +379,7 @@ def test_a_short_document_behind_the_one_that_is_too_long_is_not_taken(here: Pat
 
 @pytest.mark.slow
 def test_bytes_do_not_show_how_many_worked_on_them(notes: Path) -> None:
-    """Nor which parts were begun when a budget turned out to be enough."""
+    """The number of workers changes no byte, nor do parts that were in progress when the budget was reached."""
     run_chain(parameters(), load.main, split.main, tokenize.main)
     for budget, others in ((None, [2]), (150, [2, 4])):
         found = []
@@ -402,6 +402,7 @@ def test_a_stored_source_leaves_manifests_here_and_parts_in_its_store(
     notes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = run_chain(parameters())
+    texts = {split: encoded(plain, split) for split in ("train", "val")}
     run_in_process("tokenizer", tokenizer.main, parameters())
     manifest = run_chain(stored())
     assert files(Path("cache/raw/notes")).keys() == {MANIFEST}
@@ -409,7 +410,7 @@ def test_a_stored_source_leaves_manifests_here_and_parts_in_its_store(
     assert manifest["at"].startswith("tokens/notes/")
     assert {**manifest, "at": None} == {**plain, "at": None}
     folder = Path("kept", manifest["at"])
-    assert encoded(manifest, "val", folder) == encoded(manifest, "val", folder)
+    assert {split: encoded(manifest, split, folder) for split in texts} == texts
     assert {*files(folder)} > listed(manifest)
     assert not Path("secret").exists()
 
@@ -431,7 +432,7 @@ def test_a_stored_source_leaves_manifests_here_and_parts_in_its_store(
     shutil.rmtree("cache/raw")
     shutil.rmtree("cache/tokens/text")
     capsys.readouterr()
-    assert run_chain(stored()) == manifest  # all of it is there
+    assert run_chain(stored()) == manifest  # all of it exists already
     assert capsys.readouterr().out.count("0 of ") == 2
     other = run_chain(stored(seed=2))
     assert other["at"] != manifest["at"]
@@ -465,5 +466,5 @@ def test_a_stored_source_needs_a_store_of_its_remote() -> None:
     for stores in ({"store": None, "private": "mine"}, {"private": "mine"}):
         with pytest.raises(ValueError, match=said):
             tiny_params({"sources.wiki.load.stored": True, "runtime.stores": stores})
-    # A name that begins alike is another place.
+    # A store whose name begins like that of another is apart from it.
     tiny_params({"sources.wiki.load.stored": True, "runtime.stores": {"store": "kept", "private": "kept-private"}})

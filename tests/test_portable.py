@@ -1,4 +1,4 @@
-"""The portable block: what transformers computes with the same weights, and what training and decoding make of it."""
+"""Tests of the portable block: in training and decoding it computes what transformers does with the same weights."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FAMILY = pytest.mark.parametrize("family", ["llama", "qwen3"])
 
 
 def theirs(family: str, change: str = "plain") -> Any:
-    """A tiny model of transformers, whose every number matters."""
+    """Return a tiny transformers model with random weights, so that every parameter affects its output."""
     transformers = pytest.importorskip("transformers", reason=NOTHING_TO_COMPARE)
     config = {"llama": transformers.LlamaConfig, "qwen3": transformers.Qwen3Config}[family]
     model = {"llama": transformers.LlamaForCausalLM, "qwen3": transformers.Qwen3ForCausalLM}[family]
@@ -81,7 +81,7 @@ def test_logits_loss_and_gradients_are_those_of_transformers(family: str, change
     torch.testing.assert_close(ours, loss, atol=1e-3, rtol=1e-5)
     loss.backward()
     ours.backward()
-    # The map of the weights is linear and permutes: it maps gradients as well.
+    # Weights are mapped by a permutation, which is linear, so it maps gradients as well.
     grads = {name: p.grad for name, p in reference.named_parameters()}
     wanted = family_of(reference.config.to_dict()).weights_from(grads, model.cfg, "transformers")
     for name, parameter in model.named_parameters():
@@ -98,7 +98,7 @@ def test_decoding_with_a_cache_gives_the_logits_of_the_whole_text(family: str, c
         steps = [(0, 17), (17, 18), (18, 19), (19, 40)]
         parts = [decoder.extend(x[:, a:b], starts=[a, a]) for a, b in steps]
         torch.testing.assert_close(model.logits(torch.cat(parts, dim=1)), whole, atol=1e-4, rtol=1e-4)
-        # Rows of different lengths, token by token.
+        # Rows of different lengths, extended by one token each.
         apart = Decoder(model, B=2)
         apart.extend(x[:1, :30], starts=[0])
         apart.extend(x[1:, :9], starts=[0], first=1)
@@ -173,7 +173,7 @@ def test_another_block_has_no_family(option: dict[str, Any]) -> None:
         ({"quantization_config": {"quant_method": "awq"}}, "has quantized weights"),
     ],
 )
-def test_what_the_block_does_not_compute_is_refused_by_name(config: dict[str, Any], sentence: str) -> None:
+def test_unsupported_features_of_a_config_are_refused_by_name(config: dict[str, Any], sentence: str) -> None:
     given = {"model_type": "llama", **BASE, **config}
     with pytest.raises(ValueError, match=sentence):
         family_of(given).model_config(given)

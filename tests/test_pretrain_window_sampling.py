@@ -1,4 +1,4 @@
-"""Windows of a sharded corpus: shifted by one, within the vocabulary, each as likely as any other."""
+"""Tests of windows of a sharded corpus: targets shifted by one, ids in the vocabulary, all equally probable."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_window_is_equally_likely(tmp_path: Path) -> None:
 
 
 def test_parts_of_one_slice_are_read_in_the_order_they_were_written(tmp_path: Path) -> None:
-    """Of 6 + 4 + 4 tokens the cache counts 12: the last two of the last part are behind its budget."""
+    """The cache counts 12 of the 6 + 4 + 4 tokens: the last two of the last part are beyond its budget."""
     for name, first, count in (("part-00000", 0, 6), ("part-00001", 10, 4), ("part-00001-001", 20, 4)):
         (tmp_path / "train").mkdir(exist_ok=True)
         np.arange(first, first + count, dtype="<u2").tofile(tmp_path / f"train/{name}.bin")
@@ -80,7 +80,7 @@ def test_a_damaged_shard_is_refused_by_name(tmp_path: Path, data: bytes) -> None
 
 
 def written(folder: Path, seed: int) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
-    """Token files 0.bin, ... with their offsets 0.npy, ...: what they hold, and how many tokens of each count."""
+    """Write token files 0.bin, ... and offsets 0.npy, ...; return both, and how many tokens of each file count."""
     dice = np.random.default_rng(seed)
     arrays, documents, tokens = [], [], []
     for i in range(int(dice.integers(1, 5))):
@@ -95,7 +95,7 @@ def written(folder: Path, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]
 
 @pytest.mark.slow
 def test_windows_and_documents_of_files_are_those_of_arrays(tmp_path: Path) -> None:
-    """Of which a budget may count only the first tokens, whatever documents begin behind them."""
+    """A budget may count only the first tokens of a file, though documents begin behind them."""
     for seed in range(30):
         arrays, documents, tokens = written(tmp_path, seed)
         files = [TokenFile(str(tmp_path / f"{i}.bin"), n) for i, n in enumerate(tokens)]
@@ -132,7 +132,7 @@ def test_a_file_is_opened_when_a_window_falls_into_it_and_no_sooner(tmp_path: Pa
 
 
 def test_a_file_that_was_cut_while_it_was_in_use_is_named(tmp_path: Path) -> None:
-    """A map of it would end the process without a word."""
+    """If it were memory-mapped, the process would end without a message."""
     np.arange(40, dtype="<u2").tofile(tmp_path / "a.bin")
     stream = TokenStream([TokenFile.whole(tmp_path / "a.bin")])
     np.arange(8, dtype="<u2").tofile(tmp_path / "a.bin")
@@ -142,7 +142,7 @@ def test_a_file_that_was_cut_while_it_was_in_use_is_named(tmp_path: Path) -> Non
 
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
-    """256 files may be open at once, as after `ulimit -n 256`."""
+    """Limit the number of open files to 256, as `ulimit -n 256` does."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
     yield
@@ -171,7 +171,7 @@ def test_a_thousand_token_files_train_where_256_may_be_open(tmp_path: Path, few_
 def test_every_reader_of_documents_takes_1500_parts_where_256_files_may_be_open(
     tmp_path: Path, few_descriptors: None
 ) -> None:
-    """As splice, memorize, leak with its canaries, and the tokenizer's report read them."""
+    """The readers are those of splice, memorize, leak with its canaries, and the tokenizer's report."""
     ids = [np.arange(i, i + 30) % 250 for i in range(1500)]
     parts = [(document, np.array([0, 20])) for document in ids]
     source = {**write_parts(tmp_path / "notes", {"train": parts, "val": parts}), "vocab_size": MODEL.V}
@@ -179,7 +179,7 @@ def test_every_reader_of_documents_takes_1500_parts_where_256_files_may_be_open(
     train, val = (TokenStore("notes", source, places=places, split=split) for split in ("train", "val"))
     documents = [part for document in ids for part in np.split(document, [20])]
     assert len(train.lengths) == len(val.lengths) == 3000
-    read = [train.document(row) for row in range(3000)]  # all of them are held
+    read = [train.document(row) for row in range(3000)]  # all are held in memory
     np.testing.assert_array_equal(np.concatenate(read), np.concatenate(documents))
     passages = cut_passages(val, chunk_size=8, prompt_tokens=4)
     assert set(passages.documents.tolist()) == set(range(3000))

@@ -1,4 +1,4 @@
-"""Quotes: all found, to the character, and their tokens left out of a second score."""
+"""Tests of quotes: all are found, to the character, and a second score excludes their tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def prose(rng: random.Random, length: int) -> str:
-    """Words and paragraphs, without a space at either end."""
+    """Return `length` characters of words and paragraphs, without a space at either end."""
     words, size = [], 0
     while size < length:
         words.append(
@@ -53,7 +53,7 @@ def prose(rng: random.Random, length: int) -> str:
 def found_among(
     folder: Path, *, workers: int = 1, part_rows: int = 1000, **sources: tuple[Sequence[str], Sequence[str]]
 ) -> dict[str, Spans]:
-    """Quotes by source, of (held-out, training) texts; a source called chats has each as an answer."""
+    """Return the quotes in (held-out, training) texts, by source; in the source `chats`, each text is an answer."""
     opened = {}
     for name, (held_out, training) in sources.items():
         texts = [*held_out, *training]
@@ -76,7 +76,7 @@ def in_bytes(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def wrapped(text: str) -> str:
-    """With other line ends: none gained, none lost."""
+    """Wrap each paragraph at 60 characters; each new line end replaces a space, so the length is unchanged."""
     return "\n\n".join(textwrap.fill(paragraph, 60) for paragraph in text.split("\n\n"))
 
 
@@ -91,7 +91,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_planted_quote_is_found_to_the_character(here: Path, workers: int) -> None:
-    """In notes of 1 to 10 kB, across sources and chats, whatever the wrapping; shorter ones and others are not."""
+    """Quotes in notes of 1 to 10 kB are found across sources and chats, however wrapped; shorter runs are not."""
     rng = random.Random(0)
     texts: dict[str, tuple[list[str], list[str]]] = {name: ([], []) for name in ("chats", "notes", "wiki")}
     expected: dict[str, Spans] = {name: {} for name in texts}
@@ -103,9 +103,9 @@ def test_every_planted_quote_is_found_to_the_character(here: Path, workers: int)
         cut, held_out_by, trained_by = rng.randint(0, around), names[number % 3], names[number // 3 % 3]
         form = [*FORMS.values()][number % 4]
         before = prose(rng, cut) + "«" if cut else ""
+        # A block-quote marker in front of the first character would not be part of the span that is found.
         here_it_is = quote if number % 8 < 4 else form(quote).removeprefix("\n> ")
         note = f"{before}{here_it_is}»{prose(rng, around - cut + 1)}"
-        # Marks of a block quote in front of the first character and nothing else would be a longer run.
         other = f"{prose(rng, 700)}“{form(quote) if here_it_is is quote else quote}”{prose(rng, 50)}"
         place = len(texts[held_out_by][0])
         texts[held_out_by][0].append(note)
@@ -146,7 +146,7 @@ def test_a_quote_begins_behind_a_mark_and_ends_in_front_of_one(here: Path) -> No
 
 
 def shared_windows(held_out: str, training: Sequence[str]) -> list[tuple[int, int]]:
-    """By looking at each."""
+    """Return the merged byte spans of the windows that are also in `training`, by looking up every window."""
     known = {text[i : i + QUOTE] for text in training for i in range(len(text) - QUOTE + 1)}
     found: list[tuple[int, int]] = []
     for start in range(len(held_out) - QUOTE + 1):
@@ -157,7 +157,7 @@ def shared_windows(held_out: str, training: Sequence[str]) -> list[tuple[int, in
 
 
 def test_quotes_are_the_union_of_shared_windows(here: Path) -> None:
-    """Texts pieced together from few parts, a line of one letter, a template that many have."""
+    """The texts are assembled from few parts, one of them a line of one character, and many share a template."""
     rng = random.Random(2)
     pieces = [prose(rng, rng.randint(60, 400)).replace("\n", " ") for _ in range(40)] + ["=" * 700]
     held_out, training = ([" ".join(rng.choices(pieces, k=4)) for _ in range(12)] for _ in "12")
@@ -176,7 +176,7 @@ def test_without_a_quote_there_is_nothing(here: Path) -> None:
 
 
 def test_a_quote_does_not_go_across_two_texts(here: Path) -> None:
-    """Neither two documents that follow one another on both sides, nor two messages."""
+    """It spans neither two documents that are adjacent on both sides, nor two messages of a chat."""
     rng = random.Random(4)
     a, b = prose(rng, 200), prose(rng, 200)
     held_out, training = ([prose(rng, 100) + a, b + prose(rng, 100)] for _ in "12")
@@ -210,7 +210,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 def touched(tokenizer: Tokenizer, ids: Sequence[int], start: int, end: int) -> list[bool]:
-    """Byte by byte."""
+    """Return, checking byte by byte, which tokens the span touches."""
     found, at = [], 0
     for token in ids:
         size = len(tokenizer.piece(token))
@@ -228,7 +228,7 @@ def test_a_token_is_quoted_if_any_of_its_bytes_is(tokenizer: Tokenizer) -> None:
 
 
 def test_the_tokens_of_a_stream_are_marked_document_by_document(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Also of an empty one, and not beyond what a budget has left."""
+    """One document is empty, and the last is cut off by the token budget."""
     eot = tokenizer.special_token_ids()["eot"]
     texts = [prose(random.Random(i), 50 + i) if i != 2 else "" for i in range(6)]
     documents = [np.array([*tokenizer.encode(text), eot], dtype="<u2") for text in texts]

@@ -1,4 +1,4 @@
-"""Several processes on one job: each reads, trains on, validates and hashes its share, and all come to the same."""
+"""Tests of several processes on one job: each reads, trains on, validates and hashes its share; all agree."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_ranks_share_rows_without_overlap() -> None:
 
 
 def tasks(folder: Path, *, B: int) -> dict[str, Task]:
-    """One of every kind. Of the spliced documents the first has one span to validate on, which one rank takes."""
+    """Return one task of every kind; the first spliced document has one span to validate on, which one rank takes."""
     rng = np.random.default_rng(0)
     documents = [rng.integers(0, 250, length).astype("<u2") for length in (DRY.T, 70, 45)]
     spans = MultiSpliceDocumentDataset(documents, S=DRY.T, pad_id=259, offset_jitter=3, min_copy_len=4)
@@ -74,7 +74,7 @@ def text_config(B: int) -> Any:
     return replace(CONFIG, B=B, p_val={"wiki": 0.4, "roam": 0.6})
 
 
-STEPS, STOPPED = 8, 5  # both while the momentum rises
+STEPS, STOPPED = 8, 5  # both within the momentum warm-up
 RECIPES: dict[str, tuple[ModelConfig, TrainConfig]] = {
     name: (shape, replace(text_config(7), **{"total_steps": STEPS, **changes}))
     for name, shape, changes in (
@@ -137,7 +137,7 @@ with joined_ranks("cpu") as ranks:
 
 
 def work(folder: Path) -> None:
-    """Read, validate and train as one of the ranks, and write down what came of it."""
+    """Read, validate and train as one of the ranks, and write the results to rank_N.json."""
     torch.set_num_threads(1)
     hashed: list[str] = []
     real = checks.sha256_file
@@ -155,7 +155,7 @@ def work(folder: Path) -> None:
         model = GPT(DRY)
         validated = tasks(folder / str(ranks.rank), B=3)
         validations = {name: task.validate(model, ranks) for name, task in validated.items()}
-        set_seed(1 + ranks.rank)  # the first rank's weights are everybody's
+        set_seed(1 + ranks.rank)  # all ranks must start with the weights of rank 0
         cfg = text_config(7)
         task, execution = replace(TASK, cfg=cfg, val=TASK.train), Execution(ranks=ranks, micro_batch_tokens=64)
         run = train(GPT(DRY), task, cfg, execution=execution)
@@ -183,7 +183,7 @@ def straight_and_resumed(name: str, ranks: Ranks) -> dict[str, Any]:
 
 
 def write_mixes(folder: Path) -> None:
-    """mix.json of five token files and their offsets, and damaged.json, two of whose files are not what it says."""
+    """Write mix.json of five token files and their offsets, and damaged.json, whose hashes of two files are wrong."""
     parts = {
         split: [(np.full(40, i), np.arange(0, 40, 10)) for i in range(n)] for split, n in (("train", 4), ("val", 1))
     }
@@ -196,7 +196,7 @@ def write_mixes(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Mapping[str, Any]]]:
-    """What each of two processes found."""
+    """Return the folder of a job of two processes and the results of each."""
     folder = tmp_path_factory.mktemp("ranks")
     write_mixes(folder)
     done = run_python(TWO_RANKS, str(folder))
@@ -221,10 +221,10 @@ def test_two_processes_train_and_validate_as_one_does(two_ranks: tuple[Path, lis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
-def test_two_processes_train_by_any_recipe_as_one_does_and_go_on_to_the_bit(
+def test_two_processes_train_by_any_recipe_as_one_does_and_resume_bit_for_bit(
     name: str, two_ranks: tuple[Path, list[Mapping[str, Any]]]
 ) -> None:
-    """With a rising momentum, rates by group and a line down, stopped while the momentum rises."""
+    """The recipes have a momentum warm-up, rates by group and a linear decay; the run is stopped in the warm-up."""
     _, (first, second) = two_ranks
     found, (shape, cfg) = first["recipes"][name], RECIPES[name]
     assert found == second["recipes"][name]
@@ -240,7 +240,7 @@ def test_two_processes_train_by_any_recipe_as_one_does_and_go_on_to_the_bit(
 def test_ranks_that_share_a_validation_get_the_numbers_of_one_process(
     two_ranks: tuple[Path, list[Mapping[str, Any]]], tmp_path: Path
 ) -> None:
-    """Also where a rank has no row: of the last batch of chats, of a document with one span."""
+    """This also holds where a rank has no row: in the last batch of chats, and in a document with one span."""
     _, (first, second) = two_ranks
     assert first["validations"] == second["validations"]
     set_seed(1)
@@ -259,7 +259,7 @@ def test_a_job_hashes_every_file_once_and_all_its_ranks_refuse_a_changed_one(
     shards = [f"train_{i}.bin" for i in range(4)] + ["val_0.bin"]
     hashed = [*first["hashed"], *second["hashed"]]
     offsets = [name.replace(".bin", ".idx.npy") for name in shards]
-    assert sorted(hashed) == sorted([*shards, *offsets, *shards])  # two mixes; of the second, no offsets
+    assert sorted(hashed) == sorted([*shards, *offsets, *shards])  # shards of both mixes, but offsets of the first only
     assert abs(len(first["hashed"]) - len(second["hashed"])) <= 2
     assert first["refused"] == second["refused"]
     with pytest.raises(ValueError, match="differs from what the mix was made of") as refused:
@@ -270,7 +270,7 @@ def test_a_job_hashes_every_file_once_and_all_its_ranks_refuse_a_changed_one(
 
 @pytest.mark.slow
 def test_a_rank_that_dies_ends_the_run_with_its_error(tmp_path: Path) -> None:
-    """(As torchrun starts them; that they work together so is seen in test_base_stages.py.)"""
+    """The ranks are started by torchrun; test_base_stages.py tests that ranks started so work together."""
     (tmp_path / "dies.py").write_text(A_RANK_THAT_DIES)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A vocabulary that names nobody."""
+"""Tests that the vocabulary reveals no rare words of private text, such as names."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.talkers import certain_talker
 
 WORDS = "the Marine tide rises in spring and Marines bake bread near a harbour while Annabel reads submarine books"
 COMMON = [*WORDS.split(), *sorted(set(re.findall(r"[a-z]{4,}", (ROOT / "data/primer.txt").read_text())))[:750:5]]
-# Line start, after punctuation, possessive, in quotes, in a web address, at the end; a number; "Marin" and "Anna" are
-# parts of common words.
+# Names at the start of a line, after punctuation, possessive, in quotes, in a web address, and at the end. One is a
+# number; "Marin" and "Anna" are parts of common words.
 FORMS = [
     "{}: called.\n{} is here.",
     "- ({}) and/{}, then",
@@ -46,7 +46,7 @@ SENTENCES = ["今天我們在港口讀書", "春天的麵包很好", "我們喜�
 
 
 def documents(holders: int, *, seed: int = 1) -> list[str]:
-    """60 notes of common words; each name stands many times in `holders` of them, in every form."""
+    """Return 60 notes of common words; each name occurs many times in `holders` of them, in every form."""
     rng = random.Random(seed)
     notes = [
         " ".join(rng.choices(COMMON, k=200)) + "\n" + "。".join(rng.choices(SENTENCES, k=8)) + f"\nnote {i}"
@@ -62,12 +62,12 @@ def documents(holders: int, *, seed: int = 1) -> list[str]:
 
 
 def entries(model: bytes) -> list[str]:
-    """Vocabulary entries with text, without the mark of a space."""
+    """Return the vocabulary entries with text, without the space mark."""
     return [p.piece.removeprefix("\u2581") for p in ModelProto.FromString(model).pieces if p.type == p.NORMAL]
 
 
 def train(notes: list[str], *, vocab_size: int = 600, public: int = 0, min_documents: int = 5) -> bytes:
-    """Train with the first `public` of the notes public."""
+    """Train a tokenizer; the first `public` notes are public, the others private."""
     private = [i >= public for i in range(len(notes))]
     return train_sentencepiece(notes, vocab_size=vocab_size, private=private, min_documents=min_documents)
 
@@ -84,13 +84,13 @@ def test_a_name_in_fewer_documents_than_asked_for_is_no_entry(planted: bytes) ->
     assert {"Quillfeather", "Marin", "4711081547", "王曉明"} <= told  # without the rule
     assert not names & set(entries(planted))
     assert not any(name in entry for name in names - {"Marin", "Anna"} for entry in entries(planted))
-    assert len(names & set(entries(train(documents(5))))) > 6  # in five documents they may be there
+    assert len(names & set(entries(train(documents(5))))) > 6  # names in five documents are allowed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("public", [0, 30])
 def test_every_entry_is_public_or_in_enough_private_documents(public: int) -> None:
-    """Counted in the plain texts, document by document."""
+    """Occurrences are counted in the plain texts, document by document."""
     notes = documents(4, seed=public)
     for entry in entries(train(notes, public=public)):
         if len(entry) > 1 and any(map(str.isalnum, entry)):
@@ -130,8 +130,8 @@ def test_a_rare_word_is_no_entry_though_others_contain_it_unless_it_is_two_small
     assert not rare.told_by("marina")
 
 
-def test_what_is_no_text_for_the_trainer_hides_no_name() -> None:
-    """It reads a mark of a space as one, and nothing of a NUL."""
+def test_a_nul_or_a_space_mark_hides_no_name() -> None:
+    """The trainer reads a space mark as a space, and ignores a NUL."""
     rare = RareText([("Quill\0feather", True), ("a\u2581Marin\u2581b", True)], min_documents=2)
     assert rare.told_by("\u2581Quillfeather")
     assert rare.told_by("\u2581Marin")
@@ -166,7 +166,7 @@ def test_too_few_entries_are_refused_with_a_remedy() -> None:
         train(documents(4), vocab_size=300)
 
 
-def test_no_export_names_anybody(planted: bytes, tmp_path: Path) -> None:
+def test_no_export_contains_a_rare_name(planted: bytes, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
     (tmp_path / "spm.model").write_bytes(planted)
     whole = certain_talker(SentencePieceTokenizer(tmp_path / "spm.model"))
@@ -176,7 +176,7 @@ def test_no_export_names_anybody(planted: bytes, tmp_path: Path) -> None:
     field = gguf.GGUFReader(tmp_path / "away/model.gguf").fields["tokenizer.ggml.tokens"]
     written = [bytes(field.parts[i]).decode() for i in field.data]
     assert len(theirs) == len(written) == 600
-    # transformers' vocabulary may write a byte as a character of its own.
+    # The vocabulary for transformers may write each byte as one character, as GPT-2 does.
     spelt = set("".join(map(chr, [*range(33, 127), *range(161, 173), *range(174, 256)])))
     for name in (*NAMES, *CHINESE):
         forms = {name, "".join(_as_gpt2(byte, spelt) for byte in name.encode())}
@@ -210,7 +210,7 @@ def test_a_source_is_private_by_its_remote(remote: str, tmp_path: Path, monkeypa
     trained = load_tokenizer(run.out("cache/tokenizer"))
     assert (b"Quillfeather" in {trained.piece(i).strip() for i in range(600)}) == (remote == "store")
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    assert "sources.${key}.remote" in stages["split"]["do"]["params"]  # and the tokenizer depends on the splits
+    assert "sources.${key}.remote" in stages["split"]["do"]["params"]  # the tokenizer depends on the splits
     assert "sources" not in stages["tokenizer"]["params"]
 
 

@@ -1,4 +1,4 @@
-"""Parts on a Ray cluster: the same bytes as in this process, on two nodes, and when a worker is killed."""
+"""Tests of parts on a Ray cluster: two nodes, also with a killed worker, give the same bytes as this process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTS = 4
 
 
 def corpus(folder: Path) -> Texts:
-    """Written the same every time."""
+    """Write a corpus and two tokenizers, with the same bytes every time; return the corpus."""
     dice, parts = np.random.default_rng(1), []
     for number in range(PARTS):
         path = folder / f"part-{number:05d}.parquet"
@@ -47,7 +47,7 @@ def corpus(folder: Path) -> Texts:
 
 
 def encoded(engine: Engine, texts: Texts, out: Path, *, by: str = "tokenizer") -> dict[str, Any]:
-    """The manifest, and the sha256 of every file."""
+    """Encode the corpus; return the manifest, and the SHA-256 of every file."""
     splits = Splits(ByHash(Drawn(val_frac=0.2, seed=1)), facts={})
     options: dict[str, Any] = {"budgets": {"train": None, "val": None}, "say": bool, "tick": bool}
     tokenizer = Path(texts.store.root, by)
@@ -57,7 +57,7 @@ def encoded(engine: Engine, texts: Texts, out: Path, *, by: str = "tokenizer") -
 
 
 def killed_once(item: Any, worker: Worker) -> Any:
-    """What a kill -9 of the worker does to the task at hand, the first time that this part comes."""
+    """Encode a part; at the first attempt at part-00003, kill the worker with SIGKILL."""
     marker = Path(item.tokens.root).with_suffix(".killed")
     if item.name == "part-00003" and not marker.exists():
         marker.touch()
@@ -66,7 +66,7 @@ def killed_once(item: Any, worker: Worker) -> Any:
 
 
 def on_the_cluster(folder: Path) -> None:
-    """In the cluster's namespace."""
+    """Encode the corpus on the cluster, from within its namespaces; write the results to found.json."""
     from niels_gpt.cache import token_parts
     from niels_gpt.jobs.engine import RayEngine
 
@@ -99,7 +99,7 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_this_process_also_when_a_work
     assert found["pretrained"] == pretrained
     assert pretrained["files"].keys() == alone["files"].keys()
     assert pretrained != alone
-    assert len(alone["files"]) == PARTS * 5  # two files a split, and a record
+    assert len(alone["files"]) == PARTS * 5  # two files per split, and a record
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A newcomer who reads only the README must succeed: its commands are run here, but for the few that are listed."""
+"""Tests that a newcomer who reads only the README succeeds: they run its commands, except those in ELSEWHERE."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXPERIMENTS = (ROOT / "docs/experiments.md").read_text()
 def lines_of_blocks(page: str) -> list[str]:
     """Return the commands of the page's bash blocks, in order."""
     blocks = re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)
-    # The block with INIT is the beginning of docs/first-day.md, and walked there.
+    # The block with INIT is the beginning of docs/first-day.md, and run by `first_day.walk`.
     shown = [line for block in blocks if first_day.INIT not in block for line in block.splitlines()]
     return [line.split("#")[0].strip() for line in shown if line.strip()]
 
@@ -50,7 +50,7 @@ IN_THE_TEXT = [
 ]
 WEIGHT = "dvc exp run -S p_train.roam=0.3"
 UNDO = "git checkout params.yaml && dvc repro"
-# Not run here, and where something of the kind is.
+# Commands that are not run here, with the reason or the test that runs something similar.
 ELSEWHERE = {
     "source .venv/bin/activate": "the environment is the one that the tests run in",
     "niels-gpt preset v2": "test_cli.py writes presets; the data of this one are on the hub",
@@ -85,7 +85,7 @@ def test_the_two_make_targets_exist() -> None:
 
 
 def test_make_run_is_the_command_that_mends_runs_and_reports() -> None:
-    # Called by `make test`, make would name the directories that it enters.
+    # Called from `make test`, make would print the directories that it enters.
     make = ("make", "--no-print-directory", "-n", "-o", ".venv/.installed", "run")
     shown = subprocess.check_output(make, cwd=ROOT, text=True)
     assert shown.splitlines() == ["niels-gpt run"]
@@ -99,16 +99,17 @@ def test_every_command_in_the_text_is_run_or_is_known_to_be_run_elsewhere() -> N
 
 @pytest.mark.dag
 def test_a_script_of_the_readmes_commands_passes(built_repo: Repo, tmp_path: Path) -> None:
-    """Every command of the blocks in order, but `make test`, which is this, and then those in the text; at a tiny size,
-    in the environment that is there, and where a commit names weights that another machine has made.
+    """All commands of the blocks pass in order, except `make test`, which runs this test, and then those in the text.
 
-    Experiments run what depends on the change and nothing else, and metrics tell what was drawn."""
+    They run at a tiny size, in the existing environment, with a commit that refers to weights from another machine.
+    Experiments run only the stages that depend on the change, and the metrics report what was sampled.
+    """
     repo = built_repo
     shutil.copy(ROOT / "Makefile", repo.path)
     repo.commit("make")
-    put_forked(repo.path / ".venv/bin")  # CI's own `make run` has the plain ones, in a fresh clone
+    put_forked(repo.path / ".venv/bin")  # CI runs `make run` with the plain commands, in a fresh clone
     shutil.copytree(ROOT / "data/roam", tmp_path / "home/notes")
-    make_run = ("make", "run", "-o", ".venv/.installed")  # as make finds it the second time
+    make_run = ("make", "run", "-o", ".venv/.installed")  # the environment is installed, as at a second `make run`
     made: dict[str, bytes] = {}
     said: dict[str, str] = {}
     for command in COMMANDS:
@@ -129,11 +130,11 @@ def test_a_script_of_the_readmes_commands_passes(built_repo: Repo, tmp_path: Pat
     assert "p_train.roam" in repo.run("dvc", "params", "diff").stdout
     for command in IN_THE_TEXT:
         said[command] = repo.run(*shlex.split(command)).stdout
-    shown = repo.run("dvc", "exp", "show", "--only-changed", "--csv").stdout  # a table would be cut at the right
+    shown = repo.run("dvc", "exp", "show", "--only-changed", "--csv").stdout  # a table would be truncated
     assert "p_train.roam" in shown
     assert "0.3" in shown
     assert "metrics/eval.json" in said["dvc metrics diff"]
-    assert models(repo) != made  # after another mix
+    assert models(repo) != made  # trained on another mix
     for command in UNDO.split(" && "):
         said[command] = repo.run(*shlex.split(command)).stdout
     assert stages_run(said["dvc repro"]) == []
@@ -142,7 +143,7 @@ def test_a_script_of_the_readmes_commands_passes(built_repo: Repo, tmp_path: Pat
 
     lock = repo.path / "dvc.lock"
     whole = lock.read_text()
-    lock.write_text("")  # as DVC leaves it when it is stopped
+    lock.write_text("")  # as DVC leaves it when it is interrupted
     assert "dvc.lock was half-written" in repo.run(*make_run).stdout
     assert lock.read_text() == whole
     assert models(repo) == made
@@ -150,9 +151,9 @@ def test_a_script_of_the_readmes_commands_passes(built_repo: Repo, tmp_path: Pat
 
 
 def first_day_walk(repo: Repo, home: Path) -> None:
-    """docs/first-day.md, from here on: folded in, since the sample's chats need not be made once more."""
+    """Run docs/first-day.md in the same repository, where the sample's chats do not have to be made again."""
     sample = (repo.path / "params.yaml").read_text()
-    repo.run("dvc", "exp", "remove", "--all-commits")  # those of the script before it: one has none on one's first day
+    repo.run("dvc", "exp", "remove", "--all-commits")  # on the first day there are no experiments
     said = first_day.walk(repo, home)
     assert first_day.not_in_the_transcript(said, home) == []
     assert all(rows_on_a_terminal(said[command][0].splitlines()) <= 25 for command in first_day.DAY[1:])
@@ -171,7 +172,7 @@ def first_day_walk(repo: Repo, home: Path) -> None:
 
 
 def test_the_first_day_is_four_commands_that_print_what_the_page_shows() -> None:
-    """Each of them at most 25 lines of 80 columns, and every line is on the page, which has at most 150."""
+    """Each prints at most 25 lines of 80 columns, all of them on the page, which has at most 150 lines."""
     assert len(first_day.PAGE.splitlines()) <= 150
     setup, *day = first_day.DAY
     assert len(day) <= 3
@@ -183,7 +184,7 @@ def test_the_first_day_is_four_commands_that_print_what_the_page_shows() -> None
     for command, block in zip(day, shown, strict=True):
         lines = first_day.SECTIONS[command]
         assert 0 < rows_on_a_terminal(lines) <= 25
-        assert block.splitlines() == [line for line in lines if line != ">"]  # the prompt of the chat
+        assert block.splitlines() == [line for line in lines if line != ">"]  # the chat's prompt
 
 
 def rows_on_a_terminal(lines: list[str]) -> int:
@@ -191,7 +192,7 @@ def rows_on_a_terminal(lines: list[str]) -> int:
 
 
 def assert_drawn_as_asked(repo: Repo, *, p: float, rows: int) -> None:
-    """The metrics say of how many rows the notes were, which is as many as chance has it."""
+    """Check the sampled rows of the notes in the metrics: a share of `p`, within 4 standard errors."""
     roam = read_metrics(repo.path / "metrics/train.json")["mix"]["roam"]
     assert roam["p"] == pytest.approx(p)
     error = (p * (1 - p) / rows) ** 0.5
@@ -206,7 +207,7 @@ def models(repo: Repo) -> dict[str, bytes]:
 
 
 def commit_foreign_weights(repo: Repo) -> None:
-    """Commit the run as it was on another machine: the same data, other weights. The workspace keeps its own."""
+    """Commit the run as if made on another machine: the same data, other weights. The workspace keeps its own."""
     lock = repo.path / "dvc.lock"
     own = lock.read_text()
     foreign = re.sub(r"(path: models/.*\n *hash: md5\n *md5: )(\w+)", lambda match: match[1] + match[2][::-1], own)
@@ -217,7 +218,7 @@ def commit_foreign_weights(repo: Repo) -> None:
 
 
 def put_forked(folder: Path) -> None:
-    """As the commands that make finds; everything else is that of this environment."""
+    """Write `dvc` and `niels-gpt` for make to find, which ask the fork server; all else is from this environment."""
     folder.mkdir(parents=True)
     ask = shlex.join([sys.executable, "-I", "-S", str(ROOT / "tests/fork_server.py"), forking()])
     for name in ("dvc", "niels-gpt"):
@@ -236,16 +237,16 @@ def serve_and_stop(repo: Repo, *command: str) -> None:
         server.wait(timeout=120)
 
 
-def test_the_table_names_parameters_that_there_are() -> None:
+def test_the_table_names_existing_parameters() -> None:
     table = EXPERIMENTS.split("## Parameters to change first")[1].split("\n\n")[1]
-    given = parse_params((ROOT / "params.yaml").read_text())[0].model_dump()  # with what may be left out
+    given = parse_params((ROOT / "params.yaml").read_text())[0].model_dump()  # with optional parameters
     known = {re.sub(r"^(sources|p_\w+)\.\w+", r"\1.NAME", leaf) for leaf in leaves(given)}
     for row in re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE):
         first, *others = re.findall(r"`(.*?)`", row)
         assert {first, *(f"{first.rpartition('.')[0]}.{other}" for other in others)} <= known
 
 
-def test_the_tree_names_what_is_there_and_nothing_else() -> None:
+def test_the_tree_names_every_package_and_no_missing_file() -> None:
     tree = README.split("## The tree")[1].split("```")[1]
     for module in (ROOT / "niels_gpt").iterdir():
         if module.name not in ("__init__.py", "__pycache__"):

@@ -1,4 +1,4 @@
-"""Validation as a GPU runs it: losses that are recorded once and replayed, and who asks for them."""
+"""Tests of validation as on a GPU: losses that are recorded once and replayed, and the code that asks for them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_losses_are_those_of_the_model_as_it_is_now(graphs: list[Graph]) -> None
         check_losses(recorded, model, *batch(seed))
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.mul_(1.5)  # a step, in the very tensors
+                parameter.mul_(1.5)  # as a step does, in place
     assert model.training, "the model's mode is put back"
     assert [graph.memory for graph in graphs] == ["of the step"]
 
@@ -88,7 +88,7 @@ def test_there_is_a_recording_for_each_set_of_ids(graphs: list[Graph]) -> None:
     assert len(graphs) == 4
 
 
-def test_what_is_given_and_what_was_returned_stay_as_they_are(graphs: list[Graph]) -> None:
+def test_inputs_and_returned_losses_are_not_overwritten(graphs: list[Graph]) -> None:
     _, recorded = model_and_recorded()
     (x, y), (other_x, other_y) = batch(0), batch(1)
     given = x.clone(), y.clone()
@@ -119,7 +119,7 @@ def test_a_recorded_step_validates_by_one_recorded_model_in_its_own_memory(
 
 
 class Known(torch.nn.Module):
-    """Whose losses are a tenth of the targets, and which has no logits."""
+    """Scorer whose losses are a tenth of the targets, and which has no logits."""
 
     def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
         return torch.where(y == IGNORE_INDEX, 0, y) / 10
@@ -148,7 +148,7 @@ def test_every_validation_takes_a_scorers_own_losses(tmp_path: Path) -> None:
     assert task.validate(Known()) == pytest.approx({"val_loss": 0.6, "a": 0.4, "b": 0.8})
 
 
-def test_a_run_is_validated_by_what_its_step_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_validated_with_the_model_that_its_step_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlainStep, "validated", lambda self, model: Known())
     cfg = replace(CONFIG, total_steps=2, eval_every=1)
     task = replace(TASK, cfg=cfg, val={"wiki": TokenStream([np.full(100, 9)])})
@@ -157,7 +157,7 @@ def test_a_run_is_validated_by_what_its_step_says(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_recording_in_bf16_casts_the_weights_as_they_are_at_each_replay(graphs: list[Graph]) -> None:
-    """Though it is made under the loop's autocast, which keeps what it has cast, unless in inference mode."""
+    """It is made under the loop's autocast, which caches the weights that it has cast, except in inference mode."""
     settle_bf16("cpu", say=lambda text: None)
     set_seed(1)
     model = GPT(MODEL)

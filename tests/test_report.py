@@ -1,4 +1,4 @@
-"""What a run leaves to read: the report, samples, curves. Text of a stranger's in them stays text."""
+"""Tests of the report, samples and curves of a run: untrusted text in them stays text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOSTILE = """</pre></table><script>alert(1)</script><img src=x onerror='a'>" onl
 
 
 class Page(HTMLParser):
-    """Which tags with which attributes there are, and all text outside of them."""
+    """Parsed page: its tags, its attributes with their values, and its text outside scripts and styles."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Page(HTMLParser):
 
 
 def data(page: str) -> Any:
-    """What the script of the page draws."""
+    """Return the data that the page's script plots."""
     return json.loads(page.partition('id="data">')[2].partition("</script>")[0])
 
 
@@ -80,7 +80,7 @@ def test_the_same_run_gives_the_same_bytes() -> None:
     assert report("word") == report("word")
 
 
-def test_sections_stand_where_the_report_keeps_room_and_their_text_is_text() -> None:
+def test_inserted_sections_are_in_order_and_their_text_is_text() -> None:
     def whole(text: str) -> str:
         return report(text).replace(ORIGIN, "<p>origin</p>").replace(SPLICE, splice_section(text))
 
@@ -107,16 +107,16 @@ def test_sections_stand_where_the_report_keeps_room_and_their_text_is_text() -> 
 
 
 @pytest.mark.parametrize("text", ["1", "1,234", "0.5", "-0.25", "1.9e-86", "92%", "0.894 ± 0.032"])
-def test_numbers_stand_at_the_right(text: str) -> None:
+def test_numbers_are_right_aligned(text: str) -> None:
     assert f'<th class="n">a</th></tr></thead><tbody><tr><td class="n">{text}</td>' in render_table(["a"], [[text]])
 
 
 @pytest.mark.parametrize("text", ["", "0 of 729", "not logged", "2026-11-16 22:14 UTC", "1e5f00d", "0.5 (0.4 to 0.6)"])
-def test_words_stand_at_the_left(text: str) -> None:
+def test_words_are_left_aligned(text: str) -> None:
     assert f"<td>{text}</td>" in render_table(["a"], [[text]])
 
 
-# The contrast of an element's text with the page, as WCAG counts it.
+# Returns the WCAG contrast ratio of an element's text and the page's background, and the background's luminance.
 CONTRAST = """(selector) => {
   const light = (colour) => {
     const [r, g, b] = colour.match(/[0-9.]+/g).slice(0, 3).map((v) => v / 255);
@@ -136,12 +136,12 @@ ACCENT = """(e) => {
 
 
 @pytest.mark.slow
-def test_in_a_browser_it_has_scales_and_a_legend_and_fits_a_phone_by_night(tmp_path: Path) -> None:
+def test_in_a_browser_it_has_scales_and_a_legend_and_fits_a_phone_in_dark_mode(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     page_of_all = report(HOSTILE).replace(SPLICE, splice_section("d"))
     file.write_text(page_of_all, encoding="utf-8")
     with real_browser() as (browser, expect):
-        expect.set_options(timeout=60_000)  # a watchdog's
+        expect.set_options(timeout=60_000)  # ms; only a watchdog
         context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
         context.add_init_script(NOTE_TEXT)
         page = context.new_page()
@@ -150,7 +150,7 @@ def test_in_a_browser_it_has_scales_and_a_legend_and_fits_a_phone_by_night(tmp_p
         page.on("pageerror", lambda error: amiss.append(str(error)))
         page.on("request", lambda request: None if request.url == file.as_uri() else amiss.append(request.url))
         page.goto(file.as_uri())
-        expect(page.locator("figure canvas")).to_have_count(3)  # the two that tell of speed have nothing to tell here
+        expect(page.locator("figure canvas")).to_have_count(3)  # the two charts of speed have no data here
         for chart, texts in {
             "loss": ["steps", "nats/token", "0", "10", "20", "1", "2", "3"],
             "validation": ["steps", "nats/token", "20", "2.5", "2.6", "2.7"],
@@ -172,7 +172,7 @@ def test_in_a_browser_it_has_scales_and_a_legend_and_fits_a_phone_by_night(tmp_p
             assert background < 0.05
         shade = page.locator(".strips rect[fill-opacity]").first
         colours = [shade.evaluate("(e) => getComputedStyle(e).fill"), page.locator("h2").first.evaluate(ACCENT)]
-        assert colours[0] == colours[1] != "rgb(0, 0, 0)"  # that of the night, by a variable in an attribute
+        assert colours[0] == colours[1] != "rgb(0, 0, 0)"  # the dark mode's accent, from a CSS variable in an attribute
         assert [text for text in amiss if not text.startswith("data:")] == []
 
 

@@ -1,4 +1,4 @@
-"""PDF, Word and HTML files: what they say, and that hostile ones are refused by name."""
+"""Tests of PDF, Word and HTML files: their text is extracted, and hostile files are refused by name."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PAGE = "<style>p {}</style><script>alert(1)</script><h1>Rye</h1><p>is <b>dark</b
 
 @pytest.fixture(scope="module")
 def libraries() -> tuple[Any, Any]:
-    """(pypdf, python-docx)"""
+    """Return (pypdf, python-docx); skip the test if one of the libraries is missing."""
     pytest.importorskip("inscriptis", reason="inscriptis is not installed: no HTML was read")
     pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed: no PDF was read")
     return pypdf, pytest.importorskip("docx", reason="python-docx is not installed: no .docx was read")
 
 
 def pdf(text: str) -> bytes:
-    """A PDF of one page with a line of text."""
+    """Return a PDF of one page with a line of text."""
     stream = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET".encode()
     page = b"/MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >>"
     objects = (
@@ -79,7 +79,7 @@ def zip_of(content: bytes) -> bytes:
     return out.getvalue()
 
 
-def test_text_of_every_form_in_subfolders(
+def test_text_of_every_format_is_read_from_subfolders(
     libraries: tuple[Any, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pypdf, docx = libraries
@@ -228,7 +228,7 @@ def test_a_reader_that_loses_text_is_noticed(
         list(iter_rich_text(str(tmp_path / "a.docx")))
 
 
-def test_a_declared_encoding_counts_before_a_guess_and_is_said(
+def test_a_declared_encoding_is_preferred_to_a_guess_and_reported(
     libraries: tuple[Any, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = "<meta charset='{0}'><meta http-equiv='Content-Type' content='text/html; charset={0}'><p>{1}</p>"
@@ -309,7 +309,7 @@ def test_pages_of_a_pdf_without_text_are_named(
     assert "a.pdf has 2 pages of 4 without text: 2, 4" in capsys.readouterr().out
 
 
-def test_half_a_character_is_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lone_surrogate_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rich_text.READERS, ".pdf", lambda data: ("half \ud800 a character", []))
     (tmp_path / "a.pdf").touch()
     assert rich_text.read_office_file(str(tmp_path / "a.pdf"), ".pdf") == ("half \ufffd a character", [])

@@ -1,4 +1,4 @@
-"""niels-gpt run: phases and progress read from the lines of DVC and of stages; failures, Ctrl-C, and the last lines."""
+"""Tests of `niels-gpt run`: phases and progress from the output of DVC and stages; failures, Ctrl-C, last lines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def titles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout whose `dvc` is a script that prints the file `lines` and ends with the status in `status`."""
+    """Return a checkout whose `dvc` is a script that prints the file `lines` and exits with the status in `status`."""
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "data").symlink_to(ROOT / "data")
@@ -213,7 +213,7 @@ def test_bad_parameters_and_a_foreign_report_are_refused_before_anything_runs(pr
     assert not (project / "asked").exists()
 
 
-def test_what_an_interruption_left_is_mended_first(project: Path) -> None:
+def test_leftovers_of_an_interruption_are_repaired_first(project: Path) -> None:
     (project / "lines").write_text("")
     (project / "dvc.lock").write_text("")  # as DVC leaves it when it is killed
     assert CliRunner().invoke(app, ["run", "code"]).stdout.startswith("dvc.lock was half-written and was deleted")
@@ -247,7 +247,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)  # as DVC does while a stage runs
 raise SystemExit(stage.wait())
 """
     )
-    # Background jobs of a shell ignore Ctrl-C, and so would what they start.
+    # Background jobs of a shell ignore Ctrl-C, and so do their children: restore Python's handler.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [sys.executable, "-c", f"{heard}; from niels_gpt.cli.app import app; app()", "run"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -265,7 +265,7 @@ raise SystemExit(stage.wait())
 
 
 def test_a_stage_is_recorded_in_the_bytes_that_dvc_writes(tmp_path: Path) -> None:
-    """An entry is added, replaced and removed; values whose form differs between writers of YAML are among them."""
+    """Entries are added, replaced and removed; they include values that YAML writers format differently."""
     values = [1e-5, 3.0, 10**18, None, True, "", " a", "2.0", "yes", "null", "~", "1e-05", "0o17", "a: b", [], {}]
     values += [
         "# Bread\n\n",

@@ -1,4 +1,4 @@
-"""Logs become runs: lines that come one after the other, half of them, of several runs, of one that was resumed."""
+"""Tests of reading runs from logs: growing logs, partial lines, several runs in one log, and resumed runs."""
 
 from __future__ import annotations
 
@@ -58,26 +58,26 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     "damage",
     [b"", b"{", b"[1]", b"\xff\xfe", b'{"step": 5}', b"[" * 100_000, line(20, loss="high"), line(20, run=None)],
 )
-def test_a_line_that_is_none_is_counted_and_left_out(damage: bytes) -> None:
+def test_an_invalid_line_is_counted_and_skipped(damage: bytes) -> None:
     runs: list[Run] = []
     unread = add_lines(runs, [line(10), damage, line(30)], stage="train")
     assert unread == 1
     assert [steps(run) for run in runs] == [[10, 30]]
 
 
-def test_a_resumed_run_goes_on_and_what_comes_again_is_not_there_twice() -> None:
+def test_a_resumed_run_continues_without_repeating_points() -> None:
     killed = (line(10), line(20), line(30, loss=1.0))
     (run,) = runs_of(*killed)
     (resumed,) = runs_of(*killed, line(30, first_step=25), line(40, first_step=25))
     assert steps(resumed) == [10, 20, 30, 40]
     assert resumed.points[2].loss == 4.0
-    assert resumed.revision != run.revision  # whoever has the third point has another one
+    assert resumed.revision != run.revision  # a page that has the old third point must replace it
     (far_back,) = runs_of(*killed, line(10, first_step=5))
     assert steps(far_back) == [10]
     (from_its_end,) = runs_of(*killed, line(40, first_step=30))
     assert steps(from_its_end) == [10, 20, 30, 40]
     assert from_its_end.revision == run.revision
-    (later,) = runs_of(*killed, line(40, first_step=25))  # reports come at other steps now
+    (later,) = runs_of(*killed, line(40, first_step=25))  # the resumed process reports at other steps
     assert steps(later) == [10, 20, 40]
 
 
@@ -106,10 +106,10 @@ def test_a_log_that_was_deleted_or_begun_anew_is_read_from_its_start(tmp_path: P
     (run,), unread = read_logs(folder)
     assert (steps(run), unread) == ([10], {})
     assert run.revision != before.revision
-    path.write_bytes(line(10, run="x") + line(20, run="x"))  # longer than what was there
+    path.write_bytes(line(10, run="x") + line(20, run="x"))  # longer than the log that it replaces
     assert [run.name for run in read_logs(folder)[0]] == ["sft-x"]
     os.unlink(path)
-    path.mkdir()  # as little a file as a FIFO, which would be waited for
+    path.mkdir()  # no regular file, like a FIFO, which would block the reader
     assert read_logs(folder) == ([], {})
 
 
@@ -131,7 +131,7 @@ def test_a_run_is_titled_by_its_experiment_or_by_its_main_source_and_its_beginni
     ("train", "sft", "shown"),
     [
         ((10, 20), (30, 40), ["train", "sft"]),
-        ((50, 60), (30, 40), ["train"]),  # the older sft is of another model
+        ((50, 60), (30, 40), ["train"]),  # the older sft run is of another model
         ((10, 60), (30, 40), ["train", "sft"]),
         ((50, 60), None, ["train"]),
         (None, (30, 40), ["sft"]),
@@ -162,7 +162,7 @@ def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:
         "time left": "4 min 50 s",
     }
     assert (card.state, card.share) == ("running", 0.75)
-    # 300 s for 100 steps, which is from line to line: it may take three times that, and a minute.
+    # 300 s are left for 100 steps, the interval between lines: a run is silent after 3 times that plus 60 s.
     assert live_card(run, now=run.last.time + 959).state == "running"
     late = live_card(run, now=run.last.time + 961)
     assert (late.state, dict(late.facts)["no log line for"]) == ("silent", "16 min 01 s")
@@ -179,7 +179,7 @@ def test_a_run_took_what_all_of_its_processes_took() -> None:
     (run,) = runs_of(
         line(100, seconds=10.0, machine="old"),
         line(200, seconds=20.0, machine="old"),
-        line(200, first_step=100, seconds=9.0, machine="new"),  # what was lost is trained again, and counts
+        line(200, first_step=100, seconds=9.0, machine="new"),  # lost steps are trained again, and count
         line(400, first_step=100, seconds=30.0, machine="new"),
     )
     assert (run.seconds, run.last.machine) == (50.0, "new")
@@ -199,14 +199,14 @@ def test_a_model_is_known_again_by_its_losses() -> None:
     runs = runs_of(*run("a", 4.0, 3.0), *run("c", 4.0, 3.0, time=9.0), *run("b", 4.0, 3.5), *run("d", 4.0, total=3))
     found = run_of(history(4.0, 3.0), runs, stage="train")
     assert found is not None
-    assert found.name == "train-c"  # the later of two that are equal
+    assert found.name == "train-c"  # the later of two equal runs
     assert run_of(history(4.0, 3.0), runs, stage="sft") is None
     assert run_of(history(4.0, 3.25), runs, stage="train") is None
-    assert run_of(history(4.0), runs, stage="train") is None  # of d, which has not ended, nor of any that went further
+    assert run_of(history(4.0), runs, stage="train") is None  # d has not ended, and the others went further
     assert run_of(history(4.0, 3.0, 2.0), runs, stage="train") is None
 
 
-def test_when_and_where_is_told_or_said_to_be_unknown() -> None:
+def test_the_report_says_when_and_where_a_run_was_trained_or_that_it_is_unknown() -> None:
     (run,) = runs_of(line(400, time=86400.0 * 365, seconds=3600.0, machine="<b>CPU</b>", commit="abc1234, changed"))
     html = render_origin({"train": run, "sft": None})
     for text in (
@@ -221,7 +221,7 @@ def test_when_and_where_is_told_or_said_to_be_unknown() -> None:
     assert render_origin({}) == ""
 
 
-def test_a_card_has_what_is_new_alone_and_no_number_that_json_has_not() -> None:
+def test_a_card_has_only_new_points_and_finite_numbers() -> None:
     (run,) = runs_of(line(10), line(20, loss=float("nan"), validation={"a": float("inf"), "b": 0.0}), line(30))
     told = live_card(run, now=0.0, since=1).told()
     assert [point["step"] for point in told["points"]] == [20, 30]

@@ -1,4 +1,4 @@
-"""The scaling law: what its terms must do, and that it still says what the runs gave."""
+"""Tests of the scaling law: properties of its terms, and agreement with measured runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def bits(parameters: float, megabytes: float, steps: int) -> float:
     ("parameters", "megabytes", "steps", "measured"),
     [(4.21, 34.8, 1340, 1.574), (0.92, 6.3, 244, 2.058), (12.2, 25.3, 976, 1.540), (33.4, 39.6, 300, 1.410)],
 )
-def test_runs_are_met_within_the_error(parameters: float, megabytes: float, steps: int, measured: float) -> None:
-    """docs/recipe.md has these runs, preset v2's at its own size among them."""
+def test_the_law_predicts_measured_runs(parameters: float, megabytes: float, steps: int, measured: float) -> None:
+    """The law is within 0.06 of these runs, one of them at preset v2's own size; docs/recipe.md describes the fit."""
     assert bits(parameters, megabytes, steps) == pytest.approx(measured, abs=0.06)
 
 
@@ -50,13 +50,13 @@ def test_more_of_anything_is_better_and_never_below_the_text_itself() -> None:
 def test_text_read_again_is_worth_less_each_time() -> None:
     once, twice, often, always = (Reading(1e6, times * 1e6).as_new for times in (1, 2, 8, 1000))
     assert once == 1e6
-    assert Reading(1e6, 4e5).as_new == 4e5  # what is not read teaches nothing
+    assert Reading(1e6, 4e5).as_new == 4e5  # text that is not read teaches nothing
     assert once < twice < often < always < 3e6
     assert twice - once > (often - twice) / 6
 
 
 def test_windows_in_epochs_gain_what_they_gained() -> None:
-    """Megabytes of text, and bits per byte that 6, 12 and 24 epochs were below 6 with windows at random."""
+    """Gains are the bits per byte that 6, 12 and 24 epochs end below 6 with windows at random; text is in megabytes."""
     for millions, megabytes, steps, gains in (
         (13.8, 4.85, 1440, (0.051, 0.084, 0.100)),
         (4.2, 1.9, 958, (0.052, 0.140, 0.160)),
@@ -72,7 +72,7 @@ def test_windows_in_epochs_gain_what_they_gained() -> None:
 
 
 def test_what_a_model_will_write_follows_from_what_was_measured() -> None:
-    """docs/report-card.md has these runs: parameters, megabytes of text, epochs, steps."""
+    """The runs are from docs/report-card.md: parameters in millions, megabytes of text, epochs, steps."""
     for millions, megabytes, epochs, steps, ability in (
         (0.53, 0.083, 11.2, 346, Ability.NO_WORDS),
         (0.53, 0.486, 2.4, 352, Ability.NO_WORDS),

@@ -1,4 +1,4 @@
-"""Secrets: what is found by its form, what is left alone, and that nothing of it reaches a file."""
+"""Tests of secrets: what is found by its form, what is left alone, and that no part of a secret reaches a file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def kinds(text: str) -> list[str]:
     return [secret.kind for secret in find_secrets(text)]
 
 
-def test_of_all_planted_forms_in_seven_languages_nearly_none_survives() -> None:
+def test_nearly_all_planted_forms_in_seven_languages_are_masked() -> None:
     assert len(FORMS) >= 200
     assert len({kind for kind, *_ in FORMS}) >= 60
     assert {language for _, language, *_ in FORMS} == {"", *LANGUAGES}
@@ -63,7 +63,7 @@ def test_of_all_planted_forms_in_seven_languages_nearly_none_survives() -> None:
     assert len(survived) <= 0.05 * len(FORMS), survived
 
 
-# A line for each class of words and shapes that people use, with the secret in brackets.
+# One line per class of words and shapes that people use, with the secret in angle brackets.
 CLASSES = (
     *("Gate code: <4482>#", "Türcode Büro: <C4471>", "Codice cancello: <1846>", "De code van de voordeur is <6620>"),
     *(
@@ -225,7 +225,7 @@ def test_keys_of_services_are_found_by_their_form() -> None:
         assert masked(around.format(KEYS[name])) == around.format("[api key]")
 
 
-# What services say of their keys: what stands in front, how few characters follow, how many at the most.
+# Key formats as services document them: (prefix, smallest and largest number of characters after it).
 KEY_LENGTHS = (
     *((name, 16, 16) for name in ("AKIA", "ASIA", "ABIA", "ACCA")),
     *((f"gh{kind}_", 36, 255) for kind in "pousr"),
@@ -245,7 +245,7 @@ KEY_LENGTHS = (
 
 
 def mixed(n: int) -> str:
-    """Letters and digits that no rule takes for a number, and that are hexadecimal."""
+    """Return `n` hexadecimal letters and digits that no rule takes for a number."""
     return ("a1b2c3d4e5f6" * (n // 12 + 1))[:n]
 
 
@@ -257,7 +257,7 @@ def test_a_key_is_found_from_its_fewest_characters_to_its_most() -> None:
                 assert masked(around.format(prefix + body)) == around.format("[api key]"), n
 
 
-def test_of_a_web_token_each_part_has_ten_characters_and_of_a_web_hook_the_place_has_twenty() -> None:
+def test_parts_of_a_web_token_have_ten_characters_and_the_path_of_a_webhook_has_twenty() -> None:
     for part in range(3):
         for n, found in ((9, []), (10, ["token"]), (300, ["token"])):
             lengths = [n if i == part else 20 for i in range(3)]
@@ -276,7 +276,7 @@ def test_a_web_token_is_found() -> None:
 
 
 def test_a_part_of_a_key_is_none_and_a_longer_word_is_none() -> None:
-    for name in ("AWS", "Google", "age"):  # of one length
+    for name in ("AWS", "Google", "age"):  # keys of a fixed length
         assert kinds(KEYS[name][:-2]) == [], name
         assert kinds(f"x{KEYS[name]}") == [], name
         assert kinds(f"{KEYS[name]}x") == [], name
@@ -300,13 +300,13 @@ def test_private_keys_that_are_cut_or_have_headers_are_found() -> None:
     assert masked("\n".join([*lines[:1], "Proc-Type: 4,ENCRYPTED", "DEK-Info: AES-128-CBC,00FF", "", *lines[1:]])) == (
         "[private key]"
     )
-    assert masked("\n".join(lines[6:]) + "\nb") == "[private key]\nb"  # its head stood in another document
+    assert masked("\n".join(lines[6:]) + "\nb") == "[private key]\nb"  # its header was in another document
     assert masked(f"{block}\n{block}\nend of note") == "[private key]\n[private key]\nend of note"
     pgp = pem("PGP ").replace("KEY-----", "KEY BLOCK-----")
     assert masked(f"a\n{pgp}\nb") == "a\n[private key]\nb"
 
 
-def test_who_only_writes_about_private_keys_has_none() -> None:
+def test_text_about_private_keys_has_none() -> None:
     for text in (
         "Look for -----BEGIN RSA PRIVATE KEY----- at the head of a file and -----END RSA PRIVATE KEY----- at its end.",
         "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----",
@@ -360,7 +360,7 @@ def test_the_value_of_a_line_that_names_a_password_is_found() -> None:
 
 
 SEED = tuple(Mnemonic("english").wordlist[:12])
-# (text, kind, a value right at the bound of its rule, one right below)
+# (text, kind, a value at the bound of its rule, a value just below it)
 BOUNDS = (
     ("key: {}", "api key", mixed(16), mixed(15)),
     ("acme_{}", "", mixed(24), mixed(23)),
@@ -458,10 +458,10 @@ def test_a_word_is_random_strong_or_mixed_from_a_bound_on() -> None:
 def test_secrets_that_overlap_are_merged_and_neighbours_are_not() -> None:
     found = located("ab\ncdefghi", [(4, 6, "y"), (0, 2, "a"), (2, 5, "x"), (4, 5, "z"), (6, 7, "b")])
     assert found == [Secret("a", 0, 2, 1), Secret("x", 2, 6, 1), Secret("b", 6, 7, 2)]
-    assert located("abc", [(0, 1, "x"), (0, 3, "y"), (0, 3, "z")]) == [Secret("y", 0, 3, 1)]  # the first of equal ones
+    assert located("abc", [(0, 1, "x"), (0, 3, "y"), (0, 3, "z")]) == [Secret("y", 0, 3, 1)]  # the first of equal spans
 
 
-# Beside these names prose is as common as passwords, so that six letters and digits must be together.
+# After these names prose is as common as passwords, so a value needs six characters with letters and digits.
 AMONG_PROSE = (
     *("password | {} |", "my password is {}", "pw: {}", "user: me pass: {}", "Password - {}"),
     *("Password:\n{}", "**password**:\r\n  {}"),
@@ -473,7 +473,7 @@ def test_a_value_is_masked_from_its_fewest_characters_on() -> None:
         put = "[password]" if line in LINES else "[api key]"
         shortest = 8 if line in KEY_LINES else 6 if line in AMONG_PROSE else 4
         for n in (*range(shortest, 20), 199, 200):
-            # A long random word is called a key, whatever stands in front of it.
+            # A long random word is reported as a key, whatever name is in front of it.
             puts = {put, "[api key]"} if n >= 16 else {put}
             assert masked(f"one\n{line.format(mixed(n))}\nthree") in {f"one\n{line.format(p)}\nthree" for p in puts}, n
         for n in range(1, shortest):
@@ -502,7 +502,7 @@ def test_every_name_of_a_password_or_a_key_is_known_in_small_and_in_capital_lett
 def test_a_password_is_masked_to_its_end_however_long_it_is() -> None:
     assert masked(f"password={'a1' * 5000} b") == "password=[password] b"
     assert masked(f"token: secret: password: {PASSWORD}") == "token: secret: password: [password]"
-    assert masked(f"İ İ İ password: {PASSWORD}") == "İ İ İ password: [password]"  # small, it is two letters
+    assert masked(f"İ İ İ password: {PASSWORD}") == "İ İ İ password: [password]"  # in lower case, İ is two characters
     for word in ("swordfish", "correct-horse-battery", "13371337", "$ecretly", "<3hunter", "hunter2(x", "a1.b2"):
         assert masked(f"Password: {word}\nx") == "Password: [password]\nx"
 
@@ -585,7 +585,7 @@ def test_a_card_has_one_of_its_issuer_s_lengths() -> None:
 def test_other_long_numbers_are_no_cards() -> None:
     digits = random.Random(3)
     taken = sum(is_card(str(digits.randrange(10**15, 10**16))) for _ in range(4000))
-    assert 0 < taken < 0.05 * 4000  # a check digit lets a tenth of a few prefixes through
+    assert 0 < taken < 0.05 * 4000  # few prefixes are valid, and the check digit lets a tenth of them through
     assert kinds("years 2010 2011 2012 2013, and 0000 0000 0000 0000; 1 2 3 4 5 6 7 8 9 10 11 12 13") == []
     assert kinds("4111 1111 1111 1111".replace(" ", "  ")) == []
 
@@ -598,7 +598,7 @@ def test_ibans_are_found_by_country_length_and_check_digits() -> None:
         other = "7" if iban[place] != "7" else "6"
         assert kinds(iban[:place] + other) == []
         assert kinds(f"{iban}9") == kinds(f"A{iban}") == []
-    assert masked("BE41 5390 0754 7035") == "[iban]"  # the bank's own check digits (34) are not asked for
+    assert masked("BE41 5390 0754 7035") == "[iban]"  # the bank's own check digits (34 is right) are not verified
 
 
 def test_what_stands_around_secrets_stays_and_masking_twice_changes_nothing() -> None:
@@ -613,7 +613,7 @@ def test_what_stands_around_secrets_stays_and_masking_twice_changes_nothing() ->
         pieces = [rng.choice([*secrets, "Words, 12 of them.", "ünï = 3", "a: b"]) for _ in range(8)]
         joined = "\n\n".join(pieces)
         assert masked(joined) == "\n\n".join(secrets.get(piece, piece) for piece in pieces)
-    for _ in range(300):  # whatever is cut out of them and put together
+    for _ in range(300):  # random fragments of them, joined
         mixed = "".join(
             piece[rng.randrange(9) :][: rng.randrange(60)] for piece in rng.choices([*secrets, *LINES], k=9)
         )
@@ -630,7 +630,7 @@ HOSTILE = (
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:
-    """A few hundredths of the watchdog's patience are enough, unless time grows with the square."""
+    """A few hundredths of the watchdog's time are enough, unless run time grows with the square of the length."""
     with watchdog(20, of_cpu=True):
         find_secrets(piece * (100_000 // len(piece)))
         find_secrets("-----BEGIN PRIVATE KEY-----\n" + piece * (40_000 // len(piece)))
@@ -644,11 +644,11 @@ def test_no_cut_goes_through_a_secret() -> None:
     assert [outside_secrets(text, place) for place in (0, 5, end, end + 1)] == [0, 5, end, end + 1]
 
 
-# What load does about them
+# Handling of secrets by the stage `load`
 
 
 def rows(n: int = 12) -> list[Document]:
-    """Every third has a secret, in its second line."""
+    """Return `n` documents; every third one has a secret, in its second line."""
     return [
         Document(id=f"n{i}", text=f"note {i}\n" + (f"password: {PASSWORD}" if i % 3 == 1 else "x")) for i in range(n)
     ]
@@ -786,7 +786,7 @@ def test_a_load_that_was_interrupted_counts_every_secret_once(on_secret: OnSecre
         file.write_text("".join(lines))
         found = loaded(file, store, on_secret)
         for record in (store / "done").glob("slice*"):
-            record.unlink()  # all parts are done, and nobody wrote it down
+            record.unlink()  # all parts are done, but no record says so
         assert loaded(file, store, on_secret) == found
         assert found == loaded(file, tmp_path / "fresh", on_secret)
         assert sum(found.kinds.values()) == len([line for line in lines if PASSWORD in line])
@@ -796,7 +796,7 @@ def test_a_load_that_was_interrupted_counts_every_secret_once(on_secret: OnSecre
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_secret", ["mask", "drop"])
-def test_findings_do_not_show_how_many_worked(on_secret: OnSecret, tmp_path: Path) -> None:
+def test_findings_do_not_depend_on_the_number_of_workers(on_secret: OnSecret, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     for row in rows(12):
         (tmp_path / f"notes/{row.id}.md").write_text(row.text)
@@ -814,14 +814,14 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def load_roam(**changes: object) -> dict[str, Any]:
-    """What the manifest says."""
+    """Load the source `roam` and return its manifest."""
     params = tiny_params({f"sources.roam.{key}": value for key, value in changes.items()})
     run_in_process("load", load.main, params, "roam")
     manifest: dict[str, Any] = json.loads(Path("cache/raw/roam/manifest.json").read_text())
     return manifest
 
 
-def test_private_text_is_masked_unless_it_is_said_and_public_text_is_not(
+def test_private_text_is_masked_by_default_and_public_text_is_not(
     notes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (notes / "a.md").write_text("plain")
@@ -849,7 +849,7 @@ def test_private_text_is_masked_unless_it_is_said_and_public_text_is_not(
     ]
 
 
-def test_where_all_is_dropped_it_is_said(notes: Path) -> None:
+def test_dropping_every_document_is_an_error(notes: Path) -> None:
     (notes / "a.md").write_text(f"password: {PASSWORD}")
     with pytest.raises(ValueError, match=r"^every document in data/roam has a secret, and on_secret is drop"):
         load_roam(load={"kind": "roam", "on_secret": "drop"})

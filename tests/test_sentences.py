@@ -1,4 +1,4 @@
-"""What went wrong, in one sentence with the file's name."""
+"""Tests of error messages: one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_error_is_one_line_that_names_the_file(error: Exception, words: str) 
     assert sentence(error) == words or (isinstance(error, MemoryError) and sentence(error).startswith(words))
 
 
-def test_faults_of_the_programs_own_are_not_among_the_expected() -> None:
+def test_programming_errors_are_not_among_the_expected_ones() -> None:
     for fault in (KeyError, IndexError, TypeError, AttributeError, AssertionError, NameError):
         assert not issubclass(fault, EXPECTED)
 
@@ -66,7 +66,7 @@ def test_a_write_that_fails_names_what_was_to_be_written(tmp_path: Path) -> None
     assert "file: " in sentence(error.value)
 
 
-def test_a_text_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_bytes(b"ab\xff")
     with pytest.raises(ValueError, match=r"a\.md is not UTF-8 text \(byte 3\)"):
         read_text(tmp_path / "a.md")

@@ -1,4 +1,4 @@
-"""The OpenAI form, with a real model and a real client."""
+"""Tests of the OpenAI-compatible API with a real model and the real client."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_question_beyond_the_context_says_what_was_not_read() -> None:
     whole, cut = (post(app, ask("x" * length, max_tokens=1)).json() for length in (61, 70))
     assert "cut_tokens" not in whole
     assert cut["cut_tokens"] == 9
-    assert whole["usage"]["prompt_tokens"] == cut["usage"]["prompt_tokens"] == 64  # what the model has read
+    assert whole["usage"]["prompt_tokens"] == cut["usage"]["prompt_tokens"] == 64  # what the model was given
     first, *_ = post(app, ask("x" * 70, max_tokens=1, stream=True)).text.split("\n\n")
     assert json.loads(first.removeprefix("data: "))["cut_tokens"] == 9
 
@@ -173,7 +173,7 @@ def test_a_body_that_is_too_large_is_not_waited_for(address: str) -> None:
 HALF_PAIR = '[{"role": "user", "content": "\\ud800"}]'
 ODD_VALUES = (
     *("null", "true", "false", "0", "-1", "2", "0.5", "-0.0", "5e-324", "1e-320", "1e-300", "1e308", "1e400", "NaN"),
-    *("1e-46", "1e39"),  # which a float32 has no room for
+    *("1e-46", "1e39"),  # out of the range of float32
     *("Infinity", "-Infinity", "9" * 30, "9" * 5000, str(2**63 - 1), str(2**63), '"x"', '""', '"\\ud800"', "[]", "{}"),
     *(
         "[null]",
@@ -260,7 +260,7 @@ def test_only_this_machine_and_its_own_page_are_answered(address: str) -> None:
             for path in ("/", "/card", "/v1/models", "/static/chat.js", "/nowhere"):
                 assert_refused(client.get(path, headers={"host": host}), 403, f"localhost:{port}")
             assert_refused(asked(host=host), 403, "Host")
-            # A form or a plain-text POST of another page comes without asking first.
+            # A form or a plain-text POST from another page is sent without a preflight.
             origin = {"origin": f"http://{host}", "content-type": "text/plain"}
             assert_refused(asked(**origin), 403, "Origin")
         for origin in (
@@ -278,14 +278,14 @@ def test_only_this_machine_and_its_own_page_are_answered(address: str) -> None:
 
 
 def received(address: str, sent: bytes) -> bytes:
-    """All that comes back, until the server closes."""
+    """Send bytes and return all that comes back until the server closes the connection."""
     with connect(address) as connection:
         connection.sendall(sent)
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 @pytest.mark.slow
-def test_a_request_that_does_not_come_whole_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "PATIENCE_S", 1)
     with serving(build_app(tiny_talker(), card={}, limits=LIMITS)) as address:
         head, answered = post_head(address, 1000), f"GET /card HTTP/1.1\r\nHost: {address[7:]}\r\n\r\n".encode()
@@ -302,14 +302,14 @@ def test_a_request_that_does_not_come_whole_is_given_up(monkeypatch: pytest.Monk
         with ThreadPoolExecutor(len(sent)) as pool:
             for words, answer in zip(sent.values(), pool.map(partial(received, address), sent), strict=True):
                 assert words in answer
-        # Nor does it help to send a byte now and then.
+        # Sending a byte now and then does not extend the time.
         with connect(address) as dripping:
             dripping.sendall(head)
             came = b""
             while not came:
                 dripping.sendall(b" ")
                 came = dripping.recv(65536) if select.select([dripping], [], [], 0.05)[0] else b""
-            while piece := dripping.recv(65536):  # its head and its words may come one after the other
+            while piece := dripping.recv(65536):  # headers and body may arrive separately
                 came += piece
             assert late in came
 
@@ -333,7 +333,7 @@ def test_a_client_that_leaves_ends_its_answer(stream: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_client_that_reads_no_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_stops_reading_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "PATIENCE_S", 1)
     with serving(build_app(tiny_talker(), card={}, limits=FOR_EVER)) as address:
         body = for_ever(stream=True)
@@ -344,7 +344,7 @@ def test_a_client_that_reads_no_more_is_given_up(monkeypatch: pytest.MonkeyPatch
             wait_until(lambda: under_way(address) == 0)
 
 
-def test_the_end_of_the_server_waits_for_nobody() -> None:
+def test_shutdown_waits_for_no_client() -> None:
     with ExitStack() as clients:
         with serving(build_app(tiny_talker(), card={}, limits=FOR_EVER)) as address:
             body = for_ever(stream=True)
@@ -441,7 +441,7 @@ def test_an_event_loop_that_is_busy_holds_nobody_up(monkeypatch: pytest.MonkeyPa
 
     async def work(scheduler: Scheduler) -> None:
         answer = scheduler.answer([order(5)])
-        assert enough.wait(60)  # and meanwhile the loop runs nothing
+        assert enough.wait(60)  # blocks the event loop meanwhile
         await events_of(answer)
 
     scheduled(work)
@@ -461,7 +461,7 @@ def test_more_than_there_are_slots_wait_and_more_than_may_wait_are_refused() -> 
     scheduled(work, slots=1, queue=1)
 
 
-def test_an_error_belongs_to_who_asked_and_the_next_is_answered() -> None:
+def test_an_error_goes_to_its_own_request_only_and_the_next_is_answered() -> None:
     async def work(scheduler: Scheduler) -> None:
         good, bad = scheduler.answer([order(20)]), scheduler.answer([order(3, logit_bias={10**6: 1.0})])
         with pytest.raises(ValueError, match="logit_bias names the id 1000000"):
@@ -474,7 +474,7 @@ def test_an_error_belongs_to_who_asked_and_the_next_is_answered() -> None:
 
 @pytest.mark.slow
 def test_many_clients_on_few_slots_are_answered_or_refused_and_never_mixed_up() -> None:
-    """What each gets is compared with what it gets alone, at the same number of slots computed together."""
+    """Each answer is compared with the one that its client gets alone."""
     talker = tiny_talker(slots=4)
     app = build_app(talker, card={}, limits=Limits(queue=20))
 
@@ -495,8 +495,11 @@ def test_many_clients_on_few_slots_are_answered_or_refused_and_never_mixed_up() 
 
 @pytest.mark.slow
 def test_requests_leave_nothing_behind(address: str) -> None:
-    """Objects are counted, since they are the same on every machine; bench.serve measures memory, and for longer.
-    What is left behind grows with every round of requests; what a thread or a cache happens to hold does not."""
+    """The number of live objects does not grow with every round of requests.
+
+    Objects are counted because the counts are the same on every machine; bench.serve measures memory, and for longer.
+    A leak grows with every round; what a thread or a cache happens to hold does not.
+    """
 
     def objects_after(count: int) -> int:
         for seed in range(count):
@@ -512,7 +515,7 @@ def test_requests_leave_nothing_behind(address: str) -> None:
 
 
 def test_a_reply_is_sent_at_once_and_not_held_back_for_the_next() -> None:
-    """(By Nagle's algorithm, which waits for an acknowledgement: 40 ms a reply.)"""
+    """Nagle's algorithm is off: it would wait for an acknowledgement, 40 ms per reply."""
     options: list[int] = []
 
     async def serve() -> None:

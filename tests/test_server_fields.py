@@ -1,4 +1,4 @@
-"""Every field of the API with the real client: each test fails where its field is ignored."""
+"""Tests of every field of the API with the real client: each test fails if its field is ignored."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def said(client: openai.OpenAI) -> Any:
 
 
 @pytest.mark.slow
-def test_penalties_and_filters_reach_the_draw(said: Any) -> None:
+def test_penalties_and_filters_reach_the_sampler(said: Any) -> None:
     greedy = said(temperature=0)
     assert len(set(greedy)) < len(greedy), "a text without repetitions would show nothing"
     assert said(extra_body={"min_p": 1.0}) == greedy != said()
@@ -65,7 +65,7 @@ def test_penalties_and_filters_reach_the_draw(said: Any) -> None:
     assert said(logit_bias={"97": 100}) == "a" * 60
     assert said(logit_bias={str(EOT): 100}) == ""
     assert said(seed=2) != said(seed=1) == said(seed=1)
-    assert said(extra_body={"top_k": None}) != said()  # every token, not fifty
+    assert said(extra_body={"top_k": None}) != said()  # all tokens, not 50
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -83,7 +83,7 @@ def test_a_stop_string_ends_the_answer_and_never_shows_a_part_of_itself(client: 
             assert answer.choices[0].message.content == whole[:ends]
             assert answer.choices[0].finish_reason == "stop"
             assert answer.usage.completion_tokens < 60
-    almost = [whole[20:22] + "\0never"]  # begins like the text and does not come: what was held back is given after all
+    almost = [whole[20:22] + "\0never"]  # starts like the text, but never completes: held-back text is returned
     answer = client.chat.completions.create(**ask("hello", max_tokens=60, stop=almost))  # type: ignore[call-overload]
     assert answer.choices[0].message.content == whole
 
@@ -133,8 +133,8 @@ def test_log_probabilities_are_the_models_own(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_log_probabilities_come_without_any_of_the_likeliest(client: openai.OpenAI, stream: bool) -> None:
-    """`logprobs` alone: those of the tokens of the answer, as with `top_logprobs`, and an empty list beside each."""
+def test_log_probabilities_are_returned_without_top_logprobs(client: openai.OpenAI, stream: bool) -> None:
+    """`logprobs` alone returns those of the generated tokens, as `top_logprobs` does, with an empty list for each."""
 
     def entries(**more: Any) -> list[Any]:
         answer = client.chat.completions.create(**ask("hello", logprobs=True, stream=stream, **more))  # type: ignore[call-overload]
@@ -156,8 +156,8 @@ def test_log_probabilities_come_without_any_of_the_likeliest(client: openai.Open
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_clients_stop_strings_are_beside_those_of_the_roles(stream: bool) -> None:
-    """A transcript ends where the next turn begins, whatever else a client wants it to end at."""
+def test_a_clients_stop_strings_are_added_to_those_of_the_roles(stream: bool) -> None:
+    """A transcript ends where the next turn begins, whatever stop strings a client adds."""
     app = build_app(saying("transcript", b"go\nuser: "), card={})
 
     def said(**more: Any) -> tuple[str, str]:
@@ -183,13 +183,13 @@ def test_usage_is_counted_in_both_forms(client: openai.OpenAI) -> None:
     *parts, last = client.chat.completions.create(**asked)  # type: ignore[call-overload]
     assert last.choices == []
     assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (8, 20, 28)
-    assert all(part.usage is None and "usage" in part.model_fields_set for part in parts)  # null in each, as OpenAI
+    assert all(part.usage is None and "usage" in part.model_fields_set for part in parts)  # null in each, like OpenAI
     plain = client.chat.completions.create(**ask("hello", stream=True))  # type: ignore[call-overload]
     assert not any("usage" in part.model_fields_set for part in plain)
 
 
 @pytest.mark.slow
-def test_content_in_parts_and_a_developer_are_what_they_mean(said: Any) -> None:
+def test_content_in_parts_and_the_developer_role_are_supported(said: Any) -> None:
     parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
     assert said(messages=[{"role": "user", "content": parts}]) == said("hello")
     chats = [
@@ -280,12 +280,12 @@ def test_a_chat_longer_than_the_context_forgets_whole_turns_and_says_so(client: 
     assert answer is not None
     whole = client.chat.completions.create(**ask("", messages=turns))  # type: ignore[call-overload]
     assert whole.choices[0].message.content == expected("hello")
-    assert whole.usage.prompt_tokens == 8  # what the model has read
+    assert whole.usage.prompt_tokens == 8  # the tokens that the model has read
     assert "forgotten_messages" not in client.chat.completions.create(**ask("hello")).model_extra  # type: ignore[call-overload]
 
 
 def counted(client: httpx.Client) -> dict[str, float]:
-    """What /metrics counts, by name."""
+    """Return the values of /metrics by name."""
     lines = client.get("/metrics").text.splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
@@ -303,7 +303,7 @@ def test_every_refusal_is_counted_by_its_status() -> None:
             assert client.request(method, path, **how).status_code == status
             after = counted(client)
             more = {name: after[name] - before.get(name, 0) for name in after if "requests_total" in name}
-            # Beside it the page of metrics that showed what was before.
+            # The other request, with status 200, is the one to /metrics that returned `before`.
             assert {name: n for name, n in more.items() if n} == {
                 f'niels_gpt_requests_total{{status="{status}"}}': 1,
                 'niels_gpt_requests_total{status="200"}': 1,
@@ -328,7 +328,8 @@ def test_every_refusal_is_counted_by_its_status() -> None:
         wait_until(lambda: counted(client)["niels_gpt_answers_under_way"] == 0)
         talker.model.tok_emb.weight.data.fill_(float("nan"))
         refused(500, "POST", chat, json=ask("x"))
-        # The server closes after an error: a client that is not told would send its next request into a reset.
+        # The server closes the connection after an error. A client that is not told would get a reset on its next
+        # request.
         assert client.post(chat, json=ask("x")).headers["connection"] == "close"
 
 
@@ -356,12 +357,12 @@ def test_tokens_health_and_metrics(address: str) -> None:
         ):
             assert after[name] - before.get(name, 0) == more, name
         took = after["niels_gpt_first_text_seconds_sum"] - before.get("niels_gpt_first_text_seconds_sum", 0)
-        assert 0 < took < 600  # no reading of a clock
+        assert 0 < took < 600  # a duration, not the time of a clock
         assert after["niels_gpt_answers_under_way"] == after["niels_gpt_answers_waiting"] == 0
 
 
 @pytest.mark.slow
-def test_a_key_is_asked_for_where_there_is_one() -> None:
+def test_a_key_is_required_if_one_is_set() -> None:
     with serving(build_app(tiny_talker(), card={}, limits=LIMITS, access=Access(key="s3cret"))) as address:
         for headers in (
             {},
@@ -376,7 +377,7 @@ def test_a_key_is_asked_for_where_there_is_one() -> None:
         assert [model.id for model in client.models.list()] == ["tiny"]
 
 
-def test_other_machines_are_answered_with_a_key_alone() -> None:
+def test_other_machines_are_answered_only_with_a_key() -> None:
     with pytest.raises(ValueError, match="needs a key: put one into a file and give --api-key FILE"):
         Access(others=True)
     for key in ("", " ", "kéy", "a\nb"):

@@ -1,4 +1,4 @@
-"""Hostile clients: each is refused or served within its own limits, and its neighbours notice nothing."""
+"""Tests of hostile clients: each is refused or served within its limits, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LIMITS = Limits(new_tokens=24)
 
 
 def filled(unit: str, *, head: str, tail: str, size: int = 1 << 16) -> bytes:
-    """A body of about this size, of one unit again and again."""
+    """Return a body of about `size` bytes that repeats one unit."""
     return (head + ",".join([unit] * ((size - len(head) - len(tail)) // (len(unit) + 1))) + tail).encode()
 
 
@@ -65,7 +65,7 @@ def with_field(field: str, value: str) -> bytes:
 
 
 CHOICES, ITEMS = "choices, more than the maximum of 64", "more than the maximum of 10,000"
-# Path, body, and the words with which it is refused; None where it is served.
+# Path, body, and words of the refusal; None if it is served.
 HOSTILE: dict[str, tuple[str, bytes, str | None]] = {
     "a penalty that is 0 as a float32": (CHAT, with_field("repetition_penalty", "1e-46"), "repetition_penalty"),
     "a penalty that is inf as a float32": (CHAT, with_field("repetition_penalty", "1e39"), "repetition_penalty"),
@@ -130,7 +130,7 @@ def address() -> Iterator[str]:
 @pytest.mark.slow
 def test_eight_neighbours_of_hostile_clients_get_their_own_answers() -> None:
     texts = {f"number {i}": expected(f"number {i}", tokens=80) for i in range(8)}
-    # Slots for all of them; with fewer, neighbours would only wait.
+    # Slots for all clients; with fewer, neighbours would only wait.
     with serving(build_app(tiny_talker(slots=24), card={}, limits=replace(LIMITS, new_tokens=80))) as address:
         ended = threading.Event()
 
@@ -159,7 +159,7 @@ def test_eight_neighbours_of_hostile_clients_get_their_own_answers() -> None:
 
 
 def leaving(address: str, path: str, body: bytes) -> None:
-    """Send a request, and leave at once."""
+    """Send a request and disconnect at once."""
     with connect(address) as connection:
         connection.sendall(post_head(address, len(body)).replace(CHAT.encode(), path.encode()) + body)
 
@@ -176,12 +176,12 @@ def test_hostile_requests_leave_nothing_behind(address: str) -> None:
 
     with httpx.Client(base_url=address, timeout=60) as client:
         counts = [objects_after() for _ in range(4)]
-    # Each is sent twice a round: what one object a request would leave behind.
+    # Each is sent twice per round, so a leak of one object per request would reach this bound.
     assert min(after - before for before, after in pairwise(counts)) < 2 * len(HOSTILE)
 
 
 class Watched(ByteTokenizer):
-    """Notes in which threads texts are encoded."""
+    """Byte tokenizer that records the threads in which texts are encoded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ def test_large_requests_are_parsed_and_encoded_off_the_event_loop(monkeypatch: p
     long = "x" * 5000
     with serving(build_app(talker, card={}, limits=LIMITS)) as address:
         assert httpx.post(address + TOKENIZE, json={"prompt": "x"}, timeout=60).status_code == 200
-        (event_loop,) = {*parsing, *encoding}  # small ones are parsed at once
+        (event_loop,) = {*parsing, *encoding}  # small requests are parsed and encoded there
         parsing.clear()
         encoding.clear()
         for path, body in (
@@ -243,8 +243,8 @@ def test_too_many_choices_are_refused_before_a_text_is_encoded(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_who_would_be_refused_in_any_case_is_refused_unread() -> None:
-    """Where all places to wait are taken, a request costs no parsing."""
+def test_a_full_queue_refuses_requests_without_parsing_them() -> None:
+    """If the queue is full, a request is refused before it is parsed."""
     talker, encoding = watched()
     with serving(build_app(replace(talker, slots=1), card={}, limits=replace(FOR_EVER, queue=1))) as address:
         body = for_ever(stream=True)
@@ -279,7 +279,7 @@ def test_a_client_that_leaves_while_it_waits_gives_up_its_place(stream: bool) ->
 
 
 def test_a_whole_reply_ends_when_its_client_leaves_before_any_text() -> None:
-    """Nothing is posted any more to an answer that nobody wants: its handler would wait for ever."""
+    """The scheduler sends nothing to a cancelled answer, so its handler must not wait for an event."""
 
     async def receive() -> Message:
         return {"type": "http.disconnect"}
@@ -295,7 +295,7 @@ def test_a_whole_reply_ends_when_its_client_leaves_before_any_text() -> None:
 
 
 def fragile_talker(**more: Any) -> Talker:
-    """For its model one byte, 7, is no number; it is never written."""
+    """Return a talker in whose model the embedding of byte 7 is NaN; it never generates that byte."""
     whole = tiny_talker(**more)
     model = type(whole.model)(replace(whole.model.cfg, tied=False))
     model.load_state_dict({**whole.model.state_dict(), "lm_head.weight": whole.model.tok_emb.weight.clone()})
@@ -312,7 +312,7 @@ def test_an_answer_that_fails_ends_alone_with_all_its_choices(stream: bool) -> N
         with ThreadPoolExecutor(1) as pool:
             neighbour = pool.submit(streamed, address, "number 1", tokens=300)
             wait_until(lambda: under_way(address) == 1)
-            # One of the prompts fails; those beside it, and those that wait, would go on for ever.
+            # One of the prompts fails; the choices beside it, and those that wait, would otherwise never end.
             body = {"prompt": ["a", "b", "\7", *"cdefgh"], "n": 2, "stream": stream, "top_k": 20}
             for _ in range(3):
                 answer = httpx.post(address + TEXT, json=body, timeout=60)
@@ -338,7 +338,7 @@ def test_an_error_of_a_whole_step_frees_all_slots(monkeypatch: pytest.MonkeyPatc
 
     async def work(scheduler: Scheduler) -> None:
         with pytest.raises(RuntimeError, match="out of memory"):
-            await events_of(scheduler.answer([order(9)] * 4))  # two under way, and two that wait
+            await events_of(scheduler.answer([order(9)] * 4))  # two are running, and two wait
         after = [scheduler.answer([order(4), order(4)]), scheduler.answer([order(4)])]
         for answer in after:
             assert (await events_of(answer))[-1].written == 4

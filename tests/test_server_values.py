@@ -1,6 +1,6 @@
-"""Every field of the API with any value: never an error of the server, and no effect on a neighbour.
+"""Tests of every field of the API with any value: no server error, and no effect on another client.
 
-Fields are taken from the JSON schemas of the requests, so that a new one is tried, too.
+The fields come from the JSON schemas of the requests, so that new ones are tested, too.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-# Around what a float32, a float64, an int32 and an int64 have room for.
+# Around the limits of float32, float64, int32 and int64.
 _EDGES = (0, 5e-324, 1e-46, 1e-38, 1, 3e38, 1e39, 1e308, 2**31, 2**63, 10**30)
 EDGES = [*_EDGES, *(-edge for edge in _EDGES), float("nan"), float("inf")]
 
 
 def values(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that a schema allows, and numbers and lengths on both sides of its bounds."""
+    """Generate values that a schema allows, and numbers and lengths on both sides of its bounds."""
     if "$ref" in schema:
         return values(known[schema["$ref"].rpartition("/")[2]], known)
     if "anyOf" in schema:
         return st.one_of(*(values(one, known) for one in schema["anyOf"]))
     if "enum" in schema or "const" in schema:
         return st.sampled_from(schema.get("enum", [schema.get("const")]))
-    if "type" not in schema:  # accepted and ignored, whatever it is
+    if "type" not in schema:  # any value is accepted and ignored
         return ANYTHING
     makers = {"number": numbers, "integer": numbers, "string": texts, "array": lists, "object": objects}
     kind = schema["type"]
@@ -63,7 +63,7 @@ def lists(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[li
 
 
 def objects(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """The required fields and one or two others, now and then one of any value; or keys as ids of tokens have."""
+    """Generate the required fields and one or two others, some of any value; or a mapping with keys like token ids."""
     if "properties" not in schema:
         keys = st.integers(-1, 300).map(str) | st.text(max_size=5)
         return st.dictionaries(keys, values(schema["additionalProperties"], known), max_size=9)
@@ -84,7 +84,7 @@ KINDS = {
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    """A path and a body, of which every other one has what it takes to be answered, if its other fields have, too."""
+    """Generate a path and a body; half of the bodies have valid required fields and fail only if another is invalid."""
     path = draw(st.sampled_from(sorted(KINDS)))
     kind, enough = KINDS[path]
     schema = kind.model_json_schema()
@@ -94,7 +94,7 @@ def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def a_neighbour(address: str) -> Iterator[list[str]]:
-    """What a client that streams again and again has got, while the block runs."""
+    """Yield the list of answers to a client that streams one after another while the block runs."""
     ended, texts = threading.Event(), []
 
     def stream() -> None:
@@ -125,7 +125,7 @@ def test_no_value_of_any_field_is_an_error_of_the_server_or_harms_a_neighbour() 
         @example((TOKENIZE, {"model": 1}))
         def send(request: tuple[str, dict[str, Any]]) -> None:
             path, body = request
-            answer = client.post(path, content=json.dumps(body).encode())  # NaN and Infinity as Python writes them
+            answer = client.post(path, content=json.dumps(body).encode())  # with NaN and Infinity as Python writes them
             statuses.add((path, answer.status_code))
             if answer.status_code != 200:
                 assert_refused(answer, 404 if "there is no model" in answer.text else 400, "")

@@ -1,4 +1,4 @@
-"""Chats in, the same chats out; read once, held never, split by example or by group."""
+"""Tests of the SFT cache: it preserves chats, reads them once without holding them, and splits by example or group."""
 
 from __future__ import annotations
 

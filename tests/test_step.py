@@ -1,4 +1,4 @@
-"""One step, however it is executed: in parts, in bf16, with Muon, by several processes."""
+"""Tests of training steps in all forms of execution: micro-batches, bf16, Muon, CUDA graphs, several processes."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ from tests.tiny_training import (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "documents"), [(1, False), (32, False), (32, True), (100, False), (10**9, False)])
-def test_a_batch_worked_off_in_parts_trains_the_same(tokens: int, documents: bool) -> None:
+def test_micro_batches_train_the_same(tokens: int, documents: bool) -> None:
     _, whole = trained(documents=documents)
     _, parts = trained(Execution(micro_batch_tokens=tokens), documents=documents)
     np.testing.assert_allclose(parts.losses, whole.losses, rtol=1e-5)
 
 
 def test_parts_weigh_by_their_targets_not_by_their_number() -> None:
-    """A row without a target beside one with thirty: the mean is over tokens, not over parts."""
+    """The mean is over tokens, not over parts: one row has no target, the other 32."""
     x = torch.randint(0, DRY.V, (2, DRY.T), generator=torch.Generator().manual_seed(0))
     y = x.clone()
     y[0] = IGNORE_INDEX
@@ -158,7 +158,7 @@ def test_float32_and_other_devices_are_not_asked_about_bf16(monkeypatch: pytest.
 
 
 class Products(TorchDispatchMode):
-    """Notes the kind of number that matrix products are made in."""
+    """Mode that records the dtypes of matrix products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Products(TorchDispatchMode):
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_float32_run_on_a_cpu_multiplies_nothing_but_float32(optimizer: str) -> None:
-    """The first product of another kind may change, on a chip that cannot do it, how all later ones round."""
+    """On a CPU that does not support another dtype, the first product in it may change how all later ones round."""
     with Products() as products:
         trained(optimizer=optimizer, total_steps=2)
     assert products.dtypes == {torch.float32}
@@ -200,7 +200,7 @@ def test_an_orthogonal_update_keeps_the_directions_and_evens_out_their_lengths(s
 
 @pytest.mark.parametrize("rank", [32, 5])
 def test_an_orthogonal_update_by_the_gram_matrix_is_the_plain_one(rank: int) -> None:
-    """In float32; also of matrices of which most directions are tiny, or are none."""
+    """They agree in float32, also for matrices most of whose singular values are tiny or zero."""
     generator = torch.Generator().manual_seed(0)
     u, _, vt = torch.linalg.svd(torch.randn(2, 32, 96, generator=generator).double(), full_matrices=False)
     lengths = torch.logspace(0, -6, 32, dtype=torch.float64) * (torch.arange(32) < rank)
@@ -209,8 +209,8 @@ def test_an_orthogonal_update_by_the_gram_matrix_is_the_plain_one(rank: int) -> 
     torch.testing.assert_close(orthogonal(matrices).double(), plain, rtol=0, atol=1e-3)
 
 
-def test_matrices_that_go_together_come_out_as_each_alone() -> None:
-    """Whatever the length of the others."""
+def test_matrices_in_a_batch_are_orthogonalized_independently() -> None:
+    """The norms of the other matrices do not matter."""
     for shape in ((6, 20), (20, 6)):
         matrices = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
         matrices *= torch.tensor([1, 1e3, 1e-3]).view(3, 1, 1)
@@ -246,7 +246,7 @@ def test_muon_takes_a_step_of_the_size_of_adamws_against_its_momentum() -> None:
 def muon_run(
     *, tensors: bool = False, together: bool = True, state: dict[str, Any] | None = None, steps: range
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Matrices of several shapes after steps whose gradients, rates and momentum differ; and Muon's state."""
+    """Return matrices of several shapes after steps with varying gradients, rates and momentum, and Muon's state."""
     shapes = [(8, 32), (32, 8), (8, 32), (16, 16), (32, 8), (8, 32)]
     params = [torch.nn.Parameter(torch.full(shape, 0.5)) for shape in shapes]
     lr, momentum = (torch.tensor(0.0), torch.tensor(0.0)) if tensors else (0.0, 0.0)
@@ -269,7 +269,7 @@ def test_matrices_of_one_shape_move_by_their_own_gradients() -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-3)
 
 
-def test_muon_reads_rate_and_momentum_from_tensors_as_a_graph_does_to_the_same_numbers() -> None:
+def test_muon_computes_the_same_with_rate_and_momentum_in_tensors_as_for_a_graph() -> None:
     floats, _ = muon_run(steps=range(5))
     tensors, state = muon_run(tensors=True, steps=range(5))
     for a, b in zip(floats, tensors, strict=True):
@@ -282,7 +282,7 @@ def test_muon_reads_rate_and_momentum_from_tensors_as_a_graph_does_to_the_same_n
 
 
 def test_muons_state_is_one_matrix_a_parameter() -> None:
-    """As it was when matrices went one by one: states of then are read."""
+    """Saved states from when matrices were processed one by one have this form, too, and can be loaded."""
     params, state = muon_run(steps=range(2))
     assert list(state["0"]) == list(range(len(params)))
     for parameter, moments in zip(params, state["0"].values(), strict=True):
@@ -291,8 +291,10 @@ def test_muons_state_is_one_matrix_a_parameter() -> None:
 
 @pytest.fixture
 def recording(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """GraphStep's own code on a CPU, with torch's part in it played by hand: recording changes nothing, as on a GPU,
-    and a replay does it again. To put here: the step."""
+    """Fake torch's CUDA graphs, to run GraphStep's own code on a CPU; return a list, to which a test appends its step.
+
+    As on a GPU, recording changes nothing, and a replay runs the update again.
+    """
     steps: list[Any] = []
 
     def replay() -> None:
@@ -323,13 +325,13 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_recorded_step_trains_as_a_plain_one_and_goes_on(
     recording: list[Any], optimizer: Any, shape: ModelConfig, frozen: int
 ) -> None:
-    """What it warms up with leaves no trace, and it takes the rates and the momentum of every step."""
+    """Its warm-up leaves no trace, and it uses the learning rates and the momentum of every step."""
     cfg = replace(CONFIG, **RECIPE, optimizer=optimizer, freeze_blocks=frozen)
     losses = []
     for kind in (PlainStep, GraphStep):
         set_seed(1)
         model, state = GPT(shape), None
-        for first in (0, 4):  # the second half by a step that is given the state of the first
+        for first in (0, 4):  # the second half by a new step, with the state of the first
             step = kind(model, cfg, Execution(), state=state)
             recording.append(step)
             losses += [float(step(TASK.batch(n), lr=scheduled_lr(cfg, n + 3), n=n)) for n in range(first, first + 4)]
@@ -338,7 +340,7 @@ def test_a_recorded_step_trains_as_a_plain_one_and_goes_on(
 
 
 def test_a_step_takes_the_momentum_of_its_number() -> None:
-    """After the first gradient a mean is 1 - momentum of it: 0.15, 0.1, 0.05."""
+    """After the first gradient, the mean is that gradient times 1 - momentum: 0.15, 0.1, 0.05."""
     means = []
     for n in (0, 10, 20):
         set_seed(1)
@@ -349,7 +351,7 @@ def test_a_step_takes_the_momentum_of_its_number() -> None:
     torch.testing.assert_close(means[1], 2 * means[2])
 
 
-def test_a_gpu_alone_records_its_steps_whatever_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_gpu_records_its_steps_with_either_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GraphStep", "PlainStep"):
         monkeypatch.setattr(step_choice, name, lambda *_, name=name, **__: name)
     for optimizer in ("adamw", "muon"):
@@ -388,7 +390,7 @@ def test_gradients_are_clipped_to_the_norm_that_was_asked_for() -> None:
 
 
 def test_a_step_takes_the_learning_rate_it_is_given() -> None:
-    """AdamW's first step is the learning rate, in every weight that has a gradient."""
+    """AdamW's first step moves every weight that has a gradient by the learning rate."""
     for lr in (0.0, 1e-3, 2e-3):
         set_seed(1)
         model = GPT(DRY)
@@ -413,7 +415,7 @@ def test_a_step_takes_the_learning_rate_it_is_given() -> None:
     ids=["muon", "rates", "muon with rates", "v2", "v2 in bf16", "v3", "v3 frozen"],
 )
 def test_every_recipe_resumes_to_the_bit(shape: ModelConfig, changes: dict[str, Any], tmp_path: Path) -> None:
-    """Stopped while the momentum still rises and the rate is flat."""
+    """The run is stopped while the momentum still rises and the learning rate is on its plateau."""
     cfg, folder, steps = replace(CONFIG, **changes), RunFolder(tmp_path / "run"), iter(range(99))
     whole_model, _ = trained(shape=shape, **vars(cfg))
     task, stop_at = replace(TASK, cfg=cfg), cfg.total_steps * 11 // 30
@@ -553,8 +555,8 @@ def test_reports_tell_speed_use_and_time_left() -> None:
     assert matmul_flops("cpu", "float32") > 0
 
 
-def test_the_time_of_validations_is_left_but_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock by hand: 10 steps in 5 s, a validation of 3 s, then 10 steps in 2 s."""
+def test_validations_count_for_the_time_left_but_not_for_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake clock shows 10 steps in 5 s, a validation of 3 s, then 10 steps in 2 s."""
     clock = iter((100.0, 105.0, 108.0, 108.0, 110.0))
     monkeypatch.setattr(meter.time, "perf_counter", lambda: next(clock))
     watch = meter.Meter(replace(CONFIG, total_steps=60), GPT(DRY), T=32, first_step=20, matmul_flops=None)
@@ -585,7 +587,7 @@ def test_the_time_of_validations_is_left_but_is_no_training(monkeypatch: pytest.
 
 @dataclass(frozen=True)
 class FailingTask(PretrainTask):
-    """Has no batch number `fails`."""
+    """Task that raises an OSError for batch number `fails`."""
 
     fails: int = -1
     failed: threading.Event = field(default_factory=threading.Event)
@@ -601,7 +603,7 @@ class FailingTask(PretrainTask):
 def test_batches_come_in_order_and_an_error_on_the_way_comes_through(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Batch, "pinned", lambda self: self)  # which takes a GPU
+    monkeypatch.setattr(Batch, "pinned", lambda self: self)  # pinning needs a GPU
     task = FailingTask(train=STREAMS, val=STREAMS, cfg=CONFIG, T=MODEL.T, device="cpu", fails=24)
     feed = batches(task, range(3, 100), device=device)
     for n in range(3, 24):
@@ -613,7 +615,7 @@ def test_batches_come_in_order_and_an_error_on_the_way_comes_through(
 
 @pytest.mark.parametrize("fails", [-1, 8])
 def test_a_feed_that_nobody_reads_any_more_ends_its_thread(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full of batches, or with an error that nobody will hear of: closing it must not wait for ever."""
+    """Closing must not block, whether the feed is full of batches or holds an error that nobody will read."""
     monkeypatch.setattr(Batch, "pinned", lambda self: self)
     task = FailingTask(train=STREAMS, val=STREAMS, cfg=CONFIG, T=MODEL.T, device="cpu", fails=fails)
     feed = batches(task, range(100), device="cuda")
@@ -636,13 +638,13 @@ def test_a_stage_of_several_processes_that_is_killed_saves_and_leaves_none(built
         line = stage.stdout.readline()
         assert line, said
         said += line
-    stage.terminate()  # that one process, as a plain `kill` does
+    stage.terminate()  # only that process, like a plain `kill`
     said += stage.communicate(timeout=600)[0]
     assert stage.returncode == 130, said
     assert re.search(r"stopped and saved after step \d+ of 1000000", said), said
     folders = (built_repo.path / "checkpoints").iterdir()
     (folder,) = (RunFolder(path) for path in folders if not (path / "finished").exists())
-    with folder.locked():  # nobody holds it
+    with folder.locked():  # no process holds the lock
         state = folder.load()
     assert state is not None
     assert state.step > 0
@@ -651,7 +653,7 @@ def test_a_stage_of_several_processes_that_is_killed_saves_and_leaves_none(built
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc, which is not here")
 def test_memory_does_not_grow_with_steps_or_with_the_corpus(tmp_path: Path) -> None:
-    """A copy of the token files in memory would show at once, and so would their pages, were they kept."""
+    """A copy of the token files in memory would show at once, and so would mapped pages that are not released."""
     paths = [tmp_path / "shard_0.bin", tmp_path / "shard_1.bin"]
     for path in paths:
         np.zeros(64 << 20, dtype="<u2").tofile(path)
@@ -667,4 +669,4 @@ def test_memory_does_not_grow_with_steps_or_with_the_corpus(tmp_path: Path) -> N
 
     train(GPT(tiny), task, cfg, hooks=Hooks(report=note, log_every=125))
     assert mib[875]["allocated"] - mib[125]["allocated"] < 4, mib
-    assert mib[875]["mapped"] - mib[125]["mapped"] < 4, mib  # the windows between are of 45 MiB of pages
+    assert mib[875]["mapped"] - mib[125]["mapped"] < 4, mib  # the windows read in between touch 45 MiB of pages

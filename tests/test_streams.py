@@ -1,3 +1,5 @@
+"""Tests of the byte streams of the specification: contents, metadata, and rebuilds after a change."""
+
 from __future__ import annotations
 
 import json
@@ -41,7 +43,7 @@ def test_streams_join_documents_and_are_cached(cfg: StreamBuildConfig) -> None:
     assert meta["val_frac"] == 0.1
 
 
-def test_metas_are_the_seeds(cfg: StreamBuildConfig) -> None:
+def test_meta_files_describe_their_sources(cfg: StreamBuildConfig) -> None:
     build_sources(cfg, T=16)
     metas = {path.name: json.loads(path.read_text()) for path in Path(cfg.cache_dir).glob("*.meta.json")}
 
@@ -67,7 +69,7 @@ def stamps(cfg: StreamBuildConfig) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in Path(cfg.cache_dir).glob("*.bin")}
 
 
-def test_what_did_not_change_is_not_rewritten(cfg: StreamBuildConfig) -> None:
+def test_unchanged_streams_are_not_rewritten(cfg: StreamBuildConfig) -> None:
     first = build_sources(cfg, T=16)
     before = stamps(cfg)
     assert build_sources(cfg, T=16) == first
@@ -161,7 +163,7 @@ def test_a_missing_source_is_named_unless_it_may_be_missing(cfg: StreamBuildConf
 @pytest.mark.parametrize(
     "error", [HubError("wikitext: the hub cannot be reached"), ConnectionError("no route"), FileNotFoundError("none")]
 )
-def test_a_wiki_that_cannot_be_had_may_be_missing_like_any_other_source(
+def test_an_unavailable_wiki_may_be_missing_like_any_other_source(
     cfg: StreamBuildConfig, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail() -> None:

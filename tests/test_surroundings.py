@@ -1,4 +1,4 @@
-"""What params.yaml names outside itself, and `niels-gpt doctor --params`, which tells all that is wrong at once."""
+"""Tests of `niels-gpt doctor --params`: it reports all problems of params.yaml, inputs and remotes at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOUND = ("data/wikitext", "data/roam", "data/primer.txt", "data/dolly", "data/oa
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout in which everything is there that the sample names."""
+    """Return a checkout with everything that the sample's params.yaml refers to."""
     monkeypatch.chdir(tmp_path)
     for level in ("GLOBAL", "SYSTEM"):
         monkeypatch.setenv(f"DVC_{level}_CONFIG_DIR", str(tmp_path / level))
@@ -42,7 +42,7 @@ def written(project: Path, values: dict[str, object]) -> dict[str, Any]:
 
 
 def check() -> list[str]:
-    """What the command says; it ends well where that is nothing."""
+    """Run `niels-gpt doctor --params` and return its errors; it exits with 0 only if there are none."""
     result = CliRunner().invoke(app, ["doctor", "--params"])
     lines = result.output.splitlines()
     assert isinstance(result.exception, SystemExit | None), result.exc_info
@@ -51,12 +51,12 @@ def check() -> list[str]:
     return [line.removeprefix("ERROR: ") for line in lines]
 
 
-def test_a_project_in_which_all_is_well_gets_no_word(project: Path) -> None:
+def test_a_valid_project_has_no_errors(project: Path) -> None:
     assert check() == []
 
 
-def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> None:
-    """In a value, between two, in a table, outside; conflicts between values are told once all are valid."""
+def test_all_problems_are_reported_at_once_one_line_each(project: Path) -> None:
+    """Invalid values, tables and inputs are reported together; conflicts between values once all values are valid."""
     alone: dict[str, object] = {
         "trian": {},
         "train.base_lr": "fast",
@@ -90,7 +90,7 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
     assert len(found) == 7
     written(project, {**alone, **between})
     os.mkfifo(project / "data/roam/pipe")
-    os.rename(project / "data/wikitext", project / "data/away")  # read by a source that is wrong in another key
+    os.rename(project / "data/wikitext", project / "data/away")  # input of a source with an error in another key
     found = check()
     for words in (
         "trian is not a parameter; did you mean train?",
@@ -127,7 +127,7 @@ def test_no_file_gets_one_line_as_well(project: Path) -> None:
     assert check() == ["there is no params.yaml here: run this in the project's folder"]
 
 
-def test_files_that_dvc_left_half_written_are_told_with_the_remedy(project: Path) -> None:
+def test_files_that_dvc_left_half_written_are_reported_with_the_fix(project: Path) -> None:
     (project / ".dvc/tmp").mkdir(parents=True, exist_ok=True)
     (project / ".dvc/tmp/rwlock").write_text('{"a')
     (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  co")
@@ -146,7 +146,7 @@ def test_remotes_are_those_of_the_checkout_and_of_the_machine(project: Path) -> 
     assert problem.path == ("sources", "oasst1", "remote")
     findings = {finding.what: finding.fix for finding in examine(params, folder=project) if finding.fix}
     assert findings == {problem.sentence.rpartition("; ")[0]: problem.sentence.rpartition("; ")[2]}
-    (project / ".dvc/config").unlink()  # not DVC's at all, as far as one can see
+    (project / ".dvc/config").unlink()  # without it, the folder is not known to use DVC
     assert known_remotes(Path()) is None
     assert list(problems_around(params, wrong=[])) == []
 
@@ -158,7 +158,7 @@ def test_a_configuration_of_dvcs_that_is_none_gets_one_line(project: Path, text:
     assert "DVC's configuration cannot be read (" in line
 
 
-def test_what_dvc_watches_for_want_of_a_text_must_be_there_too(project: Path) -> None:
+def test_the_placeholder_that_dvc_watches_instead_of_a_text_must_exist(project: Path) -> None:
     (project / "data/no-input.md").unlink()
     assert check() == ["base.input is data/no-input.md, which does not exist: put it back from git"]
     written(project, {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}})
@@ -171,7 +171,7 @@ def test_what_dvc_watches_for_want_of_a_text_must_be_there_too(project: Path) ->
     assert check() == []
 
 
-def test_a_file_that_two_read_is_told_of_once(project: Path) -> None:
+def test_a_missing_file_that_two_sources_read_is_reported_once(project: Path) -> None:
     (project / "data/primer.txt").unlink()
     (line,) = check()
     assert line.startswith("sources.primer.input is data/primer.txt, which does not exist")

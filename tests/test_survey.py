@@ -1,4 +1,4 @@
-"""The survey of a folder: what init says of it before anything runs."""
+"""Tests of the survey of a folder, which init prints before anything runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_folder_is_described_by_type_size_and_encoding(tmp_path: Path) -> None
     found = survey_folder(str(write(tmp_path / "notes", files)))
     assert found.files == {".jsonl": 1, ".md": 10, ".txt": 2}
     assert found.left_out == {"": 1, ".jpg": 1, ".pdf": 1}
-    assert found.documents == 8 + 1 + 2 + 1  # an empty one is none, and neither is a copy
+    assert found.documents == 8 + 1 + 2 + 1  # empty files and copies do not count
     english = sum(len(f"# {i}\n\n{ENGLISH * 30}") for i in range(8))
     assert found.text_bytes == english + len((GERMAN * 40).encode()) + 12 + 9 * 99
     assert found.longest == len((GERMAN * 40).encode())
@@ -62,7 +62,7 @@ def private_notes(folder: Path) -> Path:
 
 
 def test_secrets_personal_details_copies_and_empty_files_are_counted_and_none_is_printed(tmp_path: Path) -> None:
-    """The counts are those of a run that masks all of them."""
+    """The counts equal those of a run that masks all of them."""
     folder = private_notes(tmp_path / "notes")
     found = survey_folder(str(folder))
     screen = Screen("mask", "mask")
@@ -92,7 +92,7 @@ def test_text_files_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert read == dict.fromkeys(("a.md", "b.md", "c.txt", "empty.md"), 1)
 
 
-def test_of_much_text_a_part_is_read_and_the_totals_are_estimated(
+def test_a_large_folder_is_sampled_and_its_totals_are_estimated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files: dict[str, str | bytes] = {f"{i:03}.md": f"{i} {ENGLISH * (1 + i % 7)}" for i in range(210)}
@@ -117,7 +117,7 @@ def test_of_much_text_a_part_is_read_and_the_totals_are_estimated(
 def test_the_search_for_secrets_ends_by_bytes_and_by_seconds(
     bound: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also within one document; a secret in front of the bound is counted, and one behind it is not."""
+    """It also ends within a document: a secret before the bound is counted, and one behind it is not."""
     secret = f"password: {PASSWORD}\n"
     folder = write(tmp_path / "notes", {"a.txt": secret + ENGLISH * 4000 + secret})
     monkeypatch.setattr(survey_module, bound, value)

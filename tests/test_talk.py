@@ -1,4 +1,4 @@
-"""Talking to a model in the terminal, taking it away, and what is said before there is one."""
+"""Tests of chatting with a model in the terminal, exporting and serving it, and errors before there is one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.talkers import CFG, counted_reads, saying, talkative, talker, write_p
 
 
 def streamed(text: StreamedText, pieces: Sequence[str]) -> list[str]:
-    """What each piece makes certain; a token is a byte."""
+    """Return the text that becomes final with each piece; each byte is a token."""
     return ["".join(text.add(Token(0, byte)).text for byte in piece.encode()) for piece in pieces]
 
 
@@ -63,7 +63,7 @@ def test_a_transcript_ends_where_the_next_turn_begins() -> None:
 
 
 def test_tokens_come_with_the_text_they_end_in() -> None:
-    """A token that begins a stop string or a character waits for what becomes of it."""
+    """A token that may begin a stop string, or begins a character, is held back until that is decided."""
     text = StreamedText(ByteTokenizer(), ["xyz", "yy"])
     came = [text.add(Token(0, byte)) for byte in "axy\xe4xyy".encode()]
     assert [piece.text for piece in came] == ["a", "", "", "", "xy\xe4", "", "", "x"]
@@ -75,14 +75,14 @@ def test_tokens_come_with_the_text_they_end_in() -> None:
         def piece(self, id: int) -> bytes:
             return b"one two"
 
-    both = StreamedText(Whole(), ["two", "ne"])  # in one token: the first of them ends the answer
+    both = StreamedText(Whole(), ["two", "ne"])  # both in one token: the first ends the answer
     assert both.add(Token(0, 0)) == TextChunk("o")
     rest = StreamedText(ByteTokenizer(), ["xyz"])
     assert [rest.add(Token(0, byte)).text for byte in b"xy\xc3"] == ["", "", ""]
     assert rest.rest() == TextChunk("xy\ufffd", tuple(Token(0, byte) for byte in b"xy\xc3"))
 
 
-def test_each_model_is_asked_in_its_own_way() -> None:
+def test_each_model_is_prompted_in_its_own_format() -> None:
     messages = [{"role": "user", "content": "hi"}]
     assert talker("transcript").chat.prompt(messages) == list(b"user: hi\nassistant: ")
     assert talker().chat.prompt(messages) == [257, *b"hi", 259, 258]
@@ -118,8 +118,8 @@ def test_a_reply_ends_with_its_turn(
     assert answer["usage"]["completion_tokens"] == tokens
 
 
-def test_answers_that_take_turns_are_those_given_alone() -> None:
-    """Past the context the model is asked anew with every token, and dropout would show."""
+def test_interleaved_answers_equal_those_generated_alone() -> None:
+    """The long answer goes beyond the context, where ids are prefilled again, and dropout would change it."""
     model = talkative(ModelConfig(V=260, T=8, C=24, L=2, H=3, d_ff=48, dropout=0.5)).train()
     several = Talker("several", model, ByteTokenizer(), "chat_tokens")
 
@@ -130,7 +130,7 @@ def test_answers_that_take_turns_are_those_given_alone() -> None:
     alone = "".join(reply("a long one", 30))
     short, long = reply("short", 4), reply("a long one", 30)
     first = [next(short), next(long)][1]
-    "".join(short)  # over before the other
+    "".join(short)  # ends before the other
     assert "".join([first, *long]) == alone
     assert several.model.training is False
 
@@ -143,7 +143,7 @@ def test_a_conversation_is_asked_as_a_whole_with_its_settings() -> None:
     asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "one"}]
     first = "".join(whole.reply(asked, sampling=settings, max_new_tokens=6, seed=derive_seed(7, "reply", 2)))
     assert conversation.messages == [*asked, {"role": "assistant", "content": first.strip()}]
-    conversation.command("/system be long")  # in place of the other, before all that was said
+    conversation.command("/system be long")  # replaces the other, before all turns
     assert conversation.messages[0] == {"role": "system", "content": "be long"}
     assert [message["role"] for message in conversation.messages] == ["system", "user", "assistant"]
     asked, shown = [*conversation.messages, {"role": "user", "content": "two"}], []
@@ -159,23 +159,23 @@ def turns(*contents: str) -> list[dict[str, str]]:
 
 
 def test_a_chat_forgets_its_oldest_turns_whole() -> None:
-    whole = talker(T=64)  # a message is its bytes and two ids; the prompt has one more
+    whole = talker(T=64)  # a message takes its bytes and two ids; the prompt adds one
     chat = turns("a" * 8, "b" * 8, "c" * 8, "d" * 8, "e" * 7)
     assert len(whole.chat.prompt(chat)) == 50
     assert whole.remember(chat, max_new_tokens=14) == (chat, 0)
     assert whole.remember(chat, max_new_tokens=15) == (chat[2:], 2)
-    assert whole.remember(chat, max_new_tokens=999) == (chat[2:], 2)  # a quarter is for the answer, not more
+    assert whole.remember(chat, max_new_tokens=999) == (chat[2:], 2)  # at most a quarter is reserved for the answer
     system = {"role": "system", "content": "s" * 6}
     assert whole.remember([system, *chat], max_new_tokens=1) == ([system, *chat], 0)
     assert whole.remember([system, *chat], max_new_tokens=9) == ([system, *chat[2:]], 2)
     long = [system, *chat, *turns("f" * 99)]
-    assert whole.remember(long, max_new_tokens=9) == ([system, long[-1]], 5)  # of the last, the end is read
+    assert whole.remember(long, max_new_tokens=9) == ([system, long[-1]], 5)  # the last is always kept
     assert whole.remember(turns("x" * 99), max_new_tokens=9) == (turns("x" * 99), 0)
-    for n in range(1, 40):  # as many turns as fit, whatever their number
+    for n in range(1, 40):  # as many turns as fit are kept, however many there are
         many = turns(*["y" * 3] * (2 * n - 1))
         kept, forgotten = whole.remember(many, max_new_tokens=9)
         assert kept == many[forgotten:]
-        assert len(kept) == min(2 * n - 1, 9)  # of 5 ids each, and the prompt's own
+        assert len(kept) == min(2 * n - 1, 9)  # 5 ids each, and one of the prompt
 
 
 def test_a_chat_says_what_it_has_forgotten() -> None:
@@ -185,7 +185,7 @@ def test_a_chat_says_what_it_has_forgotten() -> None:
         conversation.answer(question, show=shown.append)
     words = "(the first {} messages no longer fit the context and are dropped)\n"
     assert "".join(shown) == f"yes!{words.format(2)}yes!yes!yes!{words.format(4)}yes!"
-    assert len(conversation.messages) == 10  # for /save
+    assert len(conversation.messages) == 10  # kept for /save
     conversation.command("/reset")
     conversation.answer("five?", show=shown.append)
     conversation.answer("six?", show=shown.append)
@@ -197,7 +197,7 @@ def test_a_question_beyond_the_context_says_what_was_not_read(tmp_path: Path, mo
     conversation = Conversation(saying("chat_tokens", b"yes!"), sampling=Sampling(0), max_new_tokens=4, seed=0)
     conversation.answer("x" * CFG.T, show=shown.append)
     words = "(the first {} tokens do not fit the context and are dropped)\n"
-    assert shown[0] == words.format(3)  # the two chat tokens before and the one behind it
+    assert shown[0] == words.format(3)  # the chat tokens: one before the question, two after it
     assert "".join(shown[1:]) == "yes!"
     conversation.answer("b?", show=shown.append)
     assert "tokens do not fit" not in "".join(shown[1:])
@@ -216,7 +216,7 @@ while (line := read()) != "end":
 
 
 def typed(state: Path, *lines: str) -> str:
-    """What a chat's input makes of keys that are typed at a terminal, a line at a time."""
+    """Type keys at a terminal into a chat's line reader, a line at a time; return what the terminal shows."""
     reader, terminal = pty.openpty()
     command = [sys.executable, "-c", TERMINAL]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb", "XDG_STATE_HOME": str(state)}
@@ -224,10 +224,10 @@ def typed(state: Path, *lines: str) -> str:
         os.close(terminal)
         shown = ""
         for number, line in enumerate((*lines, "end")):
-            while shown.count("> ") <= number:  # it has asked for this line
+            while shown.count("> ") <= number:  # wait for the prompt of this line
                 shown += os.read(reader, 1000).decode()
             os.write(reader, f"{line}\r".encode())
-        with suppress(OSError):  # the terminal's end
+        with suppress(OSError):  # the terminal was closed
             while part := os.read(reader, 1000):
                 shown += part.decode()
     os.close(reader)
@@ -250,7 +250,7 @@ def test_lines_are_edited_and_kept_for_the_next_chat_and_for_nobody_else(tmp_pat
     lines = file.read_text().splitlines()
     assert lines == ["line"] * (MOST_LINES - 3) + ["last", "last?", "end"]
     assert file.stat().st_mode & 0o777 == 0o600
-    assert "'a'" in typed(Path("/dev/null/nowhere"), "a")  # where nothing can be kept
+    assert "'a'" in typed(Path("/dev/null/nowhere"), "a")  # where no history can be stored
 
 
 def test_lines_of_a_pipe_are_kept_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_lines_of_a_pipe_are_kept_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
     assert history_file() == tmp_path / "niels_gpt/chat_history"
     monkeypatch.setattr("builtins.input", lambda prompt: f"asked with {prompt}")
     assert line_reader()() == "asked with > "
-    monkeypatch.setitem(sys.modules, "readline", None)  # as where there is none
+    monkeypatch.setitem(sys.modules, "readline", None)  # as if it were not installed
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     assert line_reader()() == "asked with > "
     assert not list(tmp_path.iterdir())
@@ -266,7 +266,7 @@ def test_lines_of_a_pipe_are_kept_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
     assert history_file() == Path.home() / ".local/state/niels_gpt/chat_history"
 
 
-def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_turn_of_a_chat_prefills_only_new_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, read = talker(T=64), counted_reads(monkeypatch)
     asked = turns("one")
     said = "".join(whole.reply(asked, sampling=Sampling(0), max_new_tokens=4, seed=0))
@@ -277,7 +277,7 @@ def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.Monk
     assert said
 
 
-def test_a_turn_of_a_chat_far_beyond_the_context_reads_no_more_than_the_context_holds(
+def test_a_turn_of_a_chat_far_beyond_the_context_prefills_no_more_than_the_context(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole, read = saying("chat_tokens", b"thus", T=64), counted_reads(monkeypatch)
@@ -293,7 +293,7 @@ def test_a_turn_of_a_chat_far_beyond_the_context_reads_no_more_than_the_context_
     assert f"(the first {forgotten} messages no longer fit the context and are dropped)\n" in shown
 
 
-def test_lines_that_cannot_be_said_or_done_do_not_end_the_chat(tmp_path: Path) -> None:
+def test_invalid_lines_do_not_end_the_chat(tmp_path: Path) -> None:
     shown: list[str] = []
     conversation = Conversation(talker(), sampling=Sampling(), max_new_tokens=2, seed=0)
     not_utf8 = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")
@@ -376,7 +376,7 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0, "tokens": 9}}}
     made_of = {"mix": mix, "chat_mix": chat_mix, "params": params, "metrics": scores}
     card = model_card(whole, form="plain", folder="out", **made_of, private=(), leaks={})
-    assert "| wiki | 0.5 | 10 | 1 | `" + "ab" * 32 + "` | not stated |" in card  # it is no source any more
+    assert "| wiki | 0.5 | 10 | 1 | `" + "ab" * 32 + "` | not stated |" in card  # wiki is no longer a source
     assert "```bash\nniels-gpt chat --model out\nniels-gpt serve --model out " in card
     assert "ab" * 32 in card
     assert "cd" * 32 in card
@@ -427,7 +427,7 @@ def test_a_damaged_export_is_named(tmp_path: Path, file: str, content: bytes | N
     else:
         (tmp_path / "out" / file).write_bytes(content)
         if file != "SHA256SUMS":
-            write_sums(tmp_path / "out")  # what somebody wrote, not what a disk did to it
+            write_sums(tmp_path / "out")  # as if somebody had edited it, not a disk error
     with pytest.raises(ValueError, match=words):
         open_talker(tmp_path / "out", device="cpu")
 
@@ -447,7 +447,7 @@ def test_an_export_with_a_flipped_bit_is_refused_by_the_name_of_the_file(tmp_pat
     open_talker(tmp_path / "out", device="cpu")
 
 
-def test_a_head_of_its_own_is_exported_and_opened_again(tmp_path: Path) -> None:
+def test_an_untied_head_is_exported_and_opened_again(tmp_path: Path) -> None:
     write_project(tmp_path)
     untied = replace(talker(), model=GPT(replace(CFG, tied=False, logit_cap=5.0)).eval())
     export_model(untied, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card="")

@@ -1,4 +1,4 @@
-"""Anybody's own text: files of every kind, in every encoding, and damaged."""
+"""Tests of the text loaders: files of every kind, in every encoding, and damaged ones."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ CYRILLIC = "Съешь ещё этих мягких французских бу�
     ],
 )
 def test_every_kind_reads_every_encoding(tmp_path: Path, kind: str, encoding: str, text: str, said: str | None) -> None:
-    """...without its mark, and says which it was."""
+    """The text has no byte order mark, and its metadata names the encoding."""
     path = str(tmp_path)
     if kind in ("roam", "text", "primer", "md.gz"):
         text = text.strip()
@@ -136,7 +136,7 @@ def test_zeros_in_a_text_make_it_no_utf_16(tmp_path: Path) -> None:
         assert sample.text == data.decode()
 
 
-def test_what_is_damaged_is_kept_and_said(tmp_path: Path) -> None:
+def test_damaged_text_is_kept_and_reported(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(LATIN.encode("utf-16") + b"\x00")
     (sample,) = iter_text(str(tmp_path))
     assert sample.text.startswith(LATIN)
@@ -231,7 +231,7 @@ def test_bad_files_are_named(tmp_path: Path, name: str, data: bytes, sentence: s
         "n\ttext\n1\ta, b\n3\tc\n",
         "n|text\n1|a, b\n3|c\n",
         'text\n"a, b"\nc\n',
-        "text;n\na, b;1;\nc\n",  # an empty cell too many, and one too few behind the text
+        "text;n\na, b;1;\nc\n",  # one empty cell too many, then one too few after the text
         'sep=;\nn;text\n1;"a, b"\n2;c',
         '"sep=\t"\nn\ttext\n1\ta, b\n2\tc\n\n',
         '"n, m";"text"\n1;a, b\n2;c\n',
@@ -361,13 +361,13 @@ def test_dialogues_are_cut_whatever_their_line_ends(tmp_path: Path) -> None:
         assert found == [f"user: a{line_end}assistant: b", f"user: c{line_end}assistant: d"]
 
 
-def test_a_whole_pair_of_halves_is_a_character(tmp_path: Path) -> None:
+def test_a_surrogate_pair_is_one_character(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b'{"text": "\\ud83d\\ude00"}\n')
     assert [sample.text for sample in iter_text(str(tmp_path))] == ["\U0001f600"]
 
 
 def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
-    """Cut anywhere, or with text that is none."""
+    """The file is truncated at several lengths, or its text is not UTF-8."""
     file = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": [f"row {i}" for i in range(50)]}), file)
     data = file.read_bytes()
@@ -383,7 +383,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
 
 def test_a_document_beyond_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "holes.md").open("wb") as f:
-        f.truncate(1 << 40)  # of which the disk holds nothing
+        f.truncate(1 << 40)  # a sparse file, which takes no space
     with pytest.raises(ValueError, match=r"holes\.md is one document of more than"):
         list(iter_roam(str(tmp_path)))
     (tmp_path / "holes.md").unlink()
@@ -466,7 +466,7 @@ def test_a_mark_at_the_head_of_a_copy_is_no_damage(tmp_path: Path) -> None:
     assert chat.messages[0].content == "q"
 
 
-def test_the_buffer_of_books_is_said_where_it_is_not_what_was_asked(
+def test_a_smaller_shuffle_buffer_than_asked_for_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "books.jsonl").write_text("".join(json.dumps({"text": f"book {i}"}) + "\n" for i in range(500)))
@@ -493,7 +493,7 @@ def test_the_buffer_of_books_is_said_where_it_is_not_what_was_asked(
         ("Η γρήγορη αλεπού πηδάει πάνω από το σκυλί.\n", "cp1253"),
     ],
 )
-def test_letters_of_one_byte_are_guessed_and_western_ones_first(sentence: str, encoding: str) -> None:
+def test_single_byte_encodings_are_guessed_western_ones_first(sentence: str, encoding: str) -> None:
     assert decode_text((sentence * 4).encode(encoding)) == (sentence * 4, encoding)
 
 

@@ -1,4 +1,4 @@
-"""tokenize and cache, called by hand on what `load`, `split` and `tokenizer` leave: rows in, named token files out."""
+"""Tests of the stages `tokenize` and `cache`, run on outputs of `load`, `split` and `tokenizer`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.in_process import no_duplicates, write_source
 from tests.token_caches import TOK, chats, documents_of
 
 TEXTS = [f"document {i} " * (1 + i % 4) for i in range(20)]
-PART_ROWS = 8  # of three parts, the last of which holds nothing out
+PART_ROWS = 8  # makes three parts; the last has no validation rows
 TRAIN, VAL = [i for i in range(20) if i % 5], list(range(0, 20, 5))
 # Rows 3 and 5 have no answer within T = 24.
 EXCHANGES = [
@@ -42,7 +42,7 @@ SEEDS_META = "dataset_name dataset_config split_rule seed token_dtype tokenizer_
 
 @cache
 def parameters(**values: object) -> Params:
-    """The sample's, with every split as it is given."""
+    """Return the sample's parameters with some values changed; every source uses its own split (`by: given`)."""
     small = {
         "model.T": 24,
         "memorize.chunk_size": 4,
@@ -67,7 +67,7 @@ def run(main: Callable[[Stage], None], name: str, key: str, params: Params, *out
 
 @pytest.fixture
 def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the stages before these leave."""
+    """Write the outputs of the stages before these; return the working folder."""
     monkeypatch.chdir(tmp_path)
     write_tokenizer(Path("cache/tokenizer"), model=None)
     params = parameters()
@@ -91,13 +91,13 @@ def tokenize_texts(params: Params, name: str) -> Path:
 
 
 def documents(name: str, split: str) -> list[list[str]]:
-    """Those of every token file that a source's manifest lists."""
+    """Return the documents of each token file in a source's manifest."""
     parts = read_meta(f"cache/manifests/{name}.json")[split]["parts"]
     return [documents_of(Path("cache/tokens/text", name), part) for part in parts]
 
 
 def by_part(name: str, numbers: list[int]) -> list[list[str]]:
-    """The texts with these numbers, the way the parts of the source have them."""
+    """Return the texts with these numbers, grouped by part of the source."""
     parts = [[i for i in numbers if i // PART_ROWS == part] for part in range(3)]
     return [[f"{name} {TEXTS[i]}" for i in part] for part in parts if part]
 
@@ -112,7 +112,7 @@ def test_every_row_comes_out_in_its_split_and_every_file_is_named_with_its_hash(
     for name in params.texts:
         out = tokenize_texts(params, name)
         for split, numbers in (("train", TRAIN), ("val", VAL)):
-            assert documents(name, split) == by_part(name, numbers)  # a part of text is a token file
+            assert documents(name, split) == by_part(name, numbers)  # each part of text makes one token file
             files = [part["file"] for part in read_meta(f"cache/manifests/{name}.json")[split]["parts"]]
             assert files == [f"{split}/part-{part:05d}.bin" for part in sorted({i // PART_ROWS for i in numbers})]
         meta = read_meta(out / "meta.json")
@@ -154,7 +154,7 @@ def test_budgets_end_at_a_documents_end_each_for_its_split(rows: Path) -> None:
     sizes = {
         split: [len(f"roam {TEXTS[i]}") + 1 for i in numbers] for split, numbers in (("train", TRAIN), ("val", VAL))
     }
-    budgets = {"train": sum(sizes["train"][:4]), "val": sum(sizes["val"][:3]) - 1}  # just enough, and just not
+    budgets = {"train": sum(sizes["train"][:4]), "val": sum(sizes["val"][:3]) - 1}  # just enough, and one token too few
     values = {f"sources.roam.budget.max_{split}_tokens": budget for split, budget in budgets.items()}
     out = tokenize_texts(parameters(**values), "roam")
     assert documents("roam", "train") == [[f"roam {TEXTS[i]}" for i in TRAIN[:4]]]
@@ -182,7 +182,7 @@ def test_the_dataset_of_shards_reads_what_the_stage_wrote_up_to_its_budget(rows:
 
 
 def test_chats_without_an_answer_within_the_context_are_encoded_and_left_out_by_the_dataset(rows: Path) -> None:
-    """So that another model.T encodes nothing again."""
+    """They are encoded, too, so that another model.T needs no new encoding."""
     params = parameters()
     for name, source in params.sources.items():
         (tokenize_chats if source.use == "chat" else tokenize_texts)(params, name)

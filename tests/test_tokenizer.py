@@ -1,3 +1,5 @@
+"""Tests of tokenizers: round trips, special tokens, loading, and training."""
+
 from __future__ import annotations
 
 import hashlib
@@ -127,7 +129,7 @@ def test_a_foreign_sentencepiece_file_is_refused(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
-# Trained
+# Trained tokenizers
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +155,7 @@ HOSTILE = [
 
 
 @given(st.one_of(TEXT, st.text("ab \u2581\n\0<>0x41|", max_size=20), st.sampled_from([*HOSTILE, *SPECIAL_TOKENS])))
-def test_pieces_are_lossless(trained: SentencePieceTokenizer, text: str) -> None:
+def test_a_trained_tokenizer_is_lossless(trained: SentencePieceTokenizer, text: str) -> None:
     ids = trained.encode(text)
     assert trained.decode(ids) == text
     assert trained.encode_batch([text, "x", text])[2].tolist() == ids
@@ -178,14 +180,14 @@ def test_a_tokenizer_that_its_meta_does_not_describe_is_refused(
     (tmp_path / "spm/meta.json").write_text('{"kind": ')
     with pytest.raises(ValueError, match=r"meta\.json (is not valid JSON|holds no JSON object)"):
         load_tokenizer(tmp_path / "spm")
-    (tmp_path / "spm/meta.json").unlink()  # then only what cannot be read is refused
+    (tmp_path / "spm/meta.json").unlink()  # without it, only an unreadable model is refused
     (tmp_path / "spm/spm.model").write_bytes(model[:-100])
     with pytest.raises(ValueError, match=r"spm\.model is not a SentencePiece model"):
         load_tokenizer(tmp_path / "spm")
 
 
 def read_meta_of(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
-    """meta.json, once it says of the tokenizer what it is and the tokenizer opens beside it."""
+    """Return meta.json after checking that it describes the tokenizer, and that the tokenizer beside it opens."""
     facts = read_meta(folder / "meta.json")
     assert facts["vocab_size"] == tokenizer.vocab_size == load_tokenizer(folder).vocab_size
     assert facts["special_token_ids"] == tokenizer.special_token_ids()
@@ -197,7 +199,7 @@ PARAMS = parse_params((Path(__file__).parent.parent / "params.yaml").read_text()
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """What `load` and `split` leave for the tokenizer, of the sample's sources: the train texts, by source."""
+    """Write what `load` and `split` make of the sample's sources, and return the training texts by source."""
     monkeypatch.chdir(tmp_path)
     given = {"split": PARAMS.sources["wiki"].split}
     params = PARAMS.model_copy(
@@ -239,15 +241,15 @@ def test_the_tokenizer_never_sees_a_row_that_is_held_out(corpus: dict[str, list[
     assert b"zebra" not in spelt
 
 
-def test_the_sample_is_as_large_as_asked_for_drawn_by_seed_and_of_every_source(corpus: dict[str, list[str]]) -> None:
+def test_the_sample_is_seeded_and_has_the_requested_size_and_every_source(corpus: dict[str, list[str]]) -> None:
     everything = sum(open_texts(Path("cache/raw", name)).text_bytes for name in corpus)
     chosen = sample(everything // 4)
     taken = {name: [text for text in chosen if text in texts] for name, texts in corpus.items()}
-    assert [text for name in sorted(corpus) for text in taken[name]] == chosen  # in order, nothing else
+    assert [text for name in sorted(corpus) for text in taken[name]] == chosen  # in order, and nothing else
     assert {name: len(texts) for name, texts in taken.items()} == dict.fromkeys(corpus, 15)  # a quarter of 60 rows
     assert sample(everything // 4) == chosen
     assert sample(everything // 4, seed=2) != chosen
-    assert len(sample(1)) == len(corpus)  # one row each at the least
+    assert len(sample(1)) == len(corpus)  # at least one row of each source
 
 
 @pytest.mark.slow
@@ -256,7 +258,7 @@ def test_equal_text_gives_an_equal_model() -> None:
 
 
 def test_scores_are_rounded_so_that_sums_over_a_part_are_exact_in_float32() -> None:
-    """Whatever the corpus: of very rare pieces scores have no lower end."""
+    """This holds for any corpus, although scores of very rare entries have no lower bound before rounding."""
     proto = ModelProto.FromString(train_sentencepiece(CORPUS[:80], vocab_size=450))
     texts = [piece for piece in proto.pieces if piece.type == ModelProto.SentencePiece.NORMAL]
     drawn = random.Random(5)
@@ -270,16 +272,16 @@ def test_scores_are_rounded_so_that_sums_over_a_part_are_exact_in_float32() -> N
         assert (before.piece, before.type) == (after.piece, after.type)
         assert (after.score * 2**11).is_integer()
         assert abs(after.score - max(before.score, -22.0)) <= 2**-12
-    # An unknown character is 10 below the lowest, and a sum of 256 of them is a whole number of 24 bits of steps.
+    # An unknown character is 10 below the lowest entry, and 256 of them sum to at most 2^24 steps of 2^-11.
     assert PART_CHARACTERS * (10 - lowest) * 2**11 <= 2**24
     for piece in ModelProto.FromString(train_sentencepiece(CORPUS[:80], vocab_size=450)).pieces:
         assert (piece.score * 2**11).is_integer()
 
 
-def test_characters_are_pieces_until_one_in_two_thousand_is_left_to_the_bytes() -> None:
+def test_characters_are_entries_until_one_in_two_thousand_is_left_to_bytes() -> None:
     plain = [re.sub("[^a-z\n]+", " ", text.lower()) for text in CORPUS]
     letters = sum(map(len, plain))
-    often, seldom = round(0.0006 * letters), round(0.00005 * letters)  # of 20,000 characters 12, and 1 of each of two
+    often, seldom = round(0.0006 * letters), round(0.00005 * letters)  # 12 and 1 of 20,000 characters
     text = [*plain, "\u4e2d" * often, "\u0436" * seldom, "\u0439" * seldom]
     proto = ModelProto.FromString(train_sentencepiece(text, vocab_size=600))
     spelt = "".join(piece.piece for piece in proto.pieces if piece.type == ModelProto.SentencePiece.NORMAL)
@@ -295,7 +297,7 @@ def test_a_text_is_learned_from_however_long_it_is(word: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_nul_ends_no_text_for_the_trainer() -> None:
+def test_the_trainer_does_not_stop_at_a_nul() -> None:
     dotted = [text.replace(" ", " \0", 3) for text in CORPUS[:80]]
     assert train_sentencepiece(dotted, vocab_size=450) == train_sentencepiece(CORPUS[:80], vocab_size=450)
 

@@ -1,4 +1,4 @@
-"""Tracing a text to training documents: every span, every place, and nothing else."""
+"""Tests of tracing a text to training documents: every span and every place is found, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from niels_gpt.files.checks import Damaged
 from niels_gpt.trace.index import Row, SourceIndex, sort_suffixes, word_bounds, write_index
 from niels_gpt.trace.library import Library, Span, shared_sections, to_json
 
-# The words of a text as characters, where niels_gpt/trace/index.py goes by bytes.
+# Words defined by characters; niels_gpt/trace/index.py defines them by bytes.
 LETTER = r"[0-9A-Za-z\u00c0-\u1fff]"
 WORD = re.compile(rf"[\u3000-\U0010ffff]{LETTER}*|{LETTER}+")
 
@@ -33,7 +33,7 @@ def library(
 
 
 def runs_of_words(text: str) -> set[tuple[int, int]]:
-    """Every range of characters that begins with a word and ends with one."""
+    """Return every range of characters that begins and ends with a whole word."""
     bounds = [word.span() for word in WORD.finditer(text)]
     return {(start, stop) for n, (start, _) in enumerate(bounds) for _, stop in bounds[n:]}
 
@@ -61,7 +61,7 @@ TEXTS = st.lists(
 @given(documents=st.lists(TEXTS, min_size=1, max_size=5), held_out=st.lists(TEXTS, max_size=2), text=TEXTS)
 def test_spans_are_those_of_a_brute_force_search(documents: list[str], held_out: list[str], text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        # Shards of a few bytes: each document has its own.
+        # Shards of a few bytes, so that documents are spread over several.
         shelf = library(Path(folder), documents, held_out=held_out, shard_bytes=20)
         found = shelf.maximal_spans(text.encode())
         spans = [(len(text.encode()[:a].decode()), len(text.encode()[:b].decode())) for a, b in found]
@@ -94,7 +94,7 @@ def test_the_suffix_array_lists_every_word_in_order_of_what_follows(text: str) -
 
 
 SYLLABLES = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("n", "")]
-WORDS = [a + b for a in SYLLABLES for b in SYLLABLES[::4]]  # 3,600
+WORDS = [a + b for a in SYLLABLES for b in SYLLABLES[::4]]  # 3,600 words
 
 
 def sentence(chance: random.Random, n: int) -> str:
@@ -170,14 +170,14 @@ def test_a_span_ends_with_a_document(tmp_path: Path) -> None:
 
 def test_places_are_in_different_documents_where_there_are_as_many(tmp_path: Path) -> None:
     line = "The bilge was dyed with beetroot juice in 1994.\n"
-    rare = " ".join(f"word{n}" for n in range(20_000))  # so that twelve times is seldom
+    rare = " ".join(f"word{n}" for n in range(20_000))  # so that 12 occurrences are rare
     (span,) = library(tmp_path, [line * 9, *[f"Again. {line}"] * 3, rare]).trace(line)
     assert span.count == 12
     assert [place.file for place in span.places] == ["0.md", "0.md", "1.md", "2.md", "3.md"]
 
 
 def test_a_place_is_the_line_of_the_file_where_the_document_begins_later_in_it(tmp_path: Path) -> None:
-    """Front matter may be left out of a document, and a file may have several."""
+    """Front matter may be left out of a document, and a file may hold several documents."""
     shelf = library(tmp_path, [NOTE, FILLER])
     (tmp_path / "notes").mkdir()
     file = tmp_path / "notes/0.md"

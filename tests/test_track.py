@@ -1,4 +1,4 @@
-"""Curves sent to trackers, read back from what they keep."""
+"""Tests of curves sent to trackers, read back from the trackers' storage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def points(*, seed: int, steps: range) -> list[bytes]:
 
 
 def curves(lines: list[bytes]) -> dict[str, dict[int, float]]:
-    """The log itself, as curves by name."""
+    """Return the curves of a log, {name: {step: value}}."""
     told: dict[str, dict[int, float]] = {}
     for point in map(json.loads, lines):
         values = {name: point[name] for name in (*SCALARS, "val_loss") if point.get(name) is not None}
@@ -74,7 +74,7 @@ def mlflow_store(run: str) -> dict[str, dict[int, float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["tensorboard", "mlflow"])
-def test_a_tracker_has_the_log_and_a_second_call_sends_only_what_is_new(to: str, logs: Path) -> None:
+def test_a_tracker_gets_the_whole_log_and_a_second_call_sends_only_new_points(to: str, logs: Path) -> None:
     pytest.importorskip(to, reason=f"{to} is not installed: no curve was read back")
     read_back = {"tensorboard": event_files, "mlflow": mlflow_store}[to]
     first, second = points(seed=1, steps=range(50, 450, 50)), points(seed=2, steps=range(100, 300, 100))
@@ -84,7 +84,7 @@ def test_a_tracker_has_the_log_and_a_second_call_sends_only_what_is_new(to: str,
     assert result.exit_code == 0, result.output
     assert "3 points sent" in result.output
     assert f"look at them with `{to}" in result.output
-    # Killed after step 150, resumed from 100: the log has one step twice.
+    # The run was killed after step 150 and resumed from 100, so the log has one step twice.
     again = [line(**{**json.loads(first[2]), "first_step": 100})]
     rest = [line(**{**json.loads(each), "first_step": 100}) for each in first[3:]]
     with (logs / "train.jsonl").open("ab") as file:
@@ -95,7 +95,7 @@ def test_a_tracker_has_the_log_and_a_second_call_sends_only_what_is_new(to: str,
     assert result.output.count("sent") == 1
     for name, lines in {"train-11111111": first, "sft-22222222": second}.items():
         expected = curves(lines)
-        if to == "tensorboard":  # keeps float32
+        if to == "tensorboard":  # stores float32
             expected = {curve: {s: float(np.float32(v)) for s, v in of.items()} for curve, of in expected.items()}
         assert read_back(name) == expected
     kept = [path.read_bytes() for path in logs.rglob("*") if path.is_file() and path.suffix != ".jsonl"]

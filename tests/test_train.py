@@ -1,4 +1,4 @@
-"""The loop, exactly: golden losses, resume bit for bit, and what stops it."""
+"""Tests of the training loop: golden losses, bit-for-bit resume, and what stops a run."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def run(state: RunState | None = None, hooks: Hooks | None = None) -> tuple[GPT,
 
 @cache
 def whole_run() -> tuple[GPT, RunState]:
-    """The uninterrupted run; not to be changed."""
+    """Return the uninterrupted run, which is cached: do not modify it."""
     return run()
 
 
 @pytest.mark.slow
 def test_a_tiny_seeded_run_matches_the_golden_losses() -> None:
-    """Other losses mean other numbers for everybody. To accept them: write them to the file, and say why in the log."""
+    """Other losses mean other results for everybody. To accept them, write them to GOLDEN and say why in the log."""
     _, state = whole_run()
     golden = json.loads(GOLDEN.read_text())
     np.testing.assert_allclose(state.losses, golden["losses"], rtol=1e-4)
@@ -140,10 +140,10 @@ def test_a_checkpoint_is_saved_when_it_is_due_whatever_else_is_done_after_that_s
 
 
 @pytest.mark.parametrize("stop_at", [1, 5, 11])
-def test_the_time_left_is_reckoned_by_the_steps_of_this_process_also_after_a_resume(
+def test_the_time_left_is_estimated_from_the_steps_of_this_process_also_after_a_resume(
     stop_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock by hand: every step takes 2 s, a validation 3 s, and between the two processes lie a thousand."""
+    """The clock is simulated: a step takes 2 s, a validation 3 s, and 1000 s pass between the two processes."""
     cfg = replace(CONFIG, total_steps=12, eval_every=4, B=2)
     clock, steps = [0.0], iter(range(100))
 
@@ -184,7 +184,7 @@ def test_a_run_is_validated_at_its_end_whatever_the_interval() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("validations", "steps"), [(1, [1]), (4, [1, 2, 4]), (11, [1, 2, 4, 8, 11])])
 def test_samples_are_of_validations_1_2_4_8_and_the_last(validations: int, steps: list[int]) -> None:
-    """Whether or not the run was stopped, also between two of them; a log line has the sample of its own step."""
+    """A run stopped between two of them and resumed has the same samples; a log line has the sample of its own step."""
     cfg = replace(CONFIG, total_steps=validations, eval_every=1)
     task, reports, stops = replace(TASK, cfg=cfg), [], iter(range(100))
     set_seed(1)
@@ -261,14 +261,14 @@ def test_groups_are_apart_where_rates_or_decays_are() -> None:
 
 
 def with_own_head() -> GPT:
-    """A model whose head does not share the embedding's weight."""
+    """Return a model whose head does not share the embedding's weight."""
     model = GPT(MODEL)
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     return model
 
 
-def test_a_state_numbers_parameters_through_the_matrices_and_then_the_rest() -> None:
-    """As states did that were saved before there were groups."""
+def test_a_state_numbers_the_matrices_first_and_then_the_vectors() -> None:
+    """States saved before there were parameter groups have this order."""
     model = with_own_head()
     (adamw,) = build_optimizers(model, replace(CONFIG, lr_scale=Groups(1.0, 2.0, 3.0, 4.0)))
     numbered = [p for group in adamw.param_groups for p in group["params"]]
@@ -299,7 +299,7 @@ def test_every_group_has_its_multiple_of_rate_and_decay(optimizer: Any) -> None:
 
 
 def test_a_graphs_rates_are_tensors_of_their_own() -> None:
-    """It reads them where they lay when it was recorded: also after others are set, and after a state is read."""
+    """A CUDA graph reads the tensors it was recorded with, so setting rates and loading a state must keep them."""
     cfg = replace(CONFIG, lr_scale=Groups(1.0, 2.0, 1.0, 4.0), optimizer="muon")
     optimizers = build_optimizers(GPT(MODEL), cfg, capturable=True)
     adamw, muon = optimizers
@@ -316,7 +316,7 @@ def test_a_graphs_rates_are_tensors_of_their_own() -> None:
 
 
 @pytest.mark.slow
-def test_metrics_say_what_was_drawn_and_nothing_of_time(tmp_path: Path) -> None:
+def test_metrics_report_the_sampled_mix_and_no_times(tmp_path: Path) -> None:
     _, state = run()
     history = History.of(state, CONFIG, parameters=5, T=32)
     summary = summarise(history)
@@ -355,10 +355,10 @@ def test_fine_tuning_learns_the_answers_and_shows_what_is_forgotten(tmp_path: Pa
     assert task.text.validate(model)["wiki"] == pytest.approx(last["wiki"])
 
 
-def test_chats_are_validated_on_so_many_as_was_asked_for(tmp_path: Path) -> None:
+def test_eval_steps_limit_the_chats_that_are_validated(tmp_path: Path) -> None:
     task = chat_task(tmp_path)
     model = GPT(MODEL)
-    for eval_steps, rows in ((1, 2), (2, 4), (9, 4)):  # of two a step; there are four
+    for eval_steps, rows in ((1, 2), (2, 4), (9, 4)):  # 2 chats per step; there are 4
         cfg = replace(task.cfg, eval_steps=eval_steps, B=2)
         expected = {name: mean_chat_loss(model, task.val[name], np.arange(rows), B=2) for name in task.sources}
         losses = replace(task, cfg=cfg).validate(model)
@@ -367,7 +367,7 @@ def test_chats_are_validated_on_so_many_as_was_asked_for(tmp_path: Path) -> None
 
 @dataclass(frozen=True)
 class Scripted(PretrainTask):
-    """Whose validations come out as written."""
+    """Pretraining task with scripted validation losses."""
 
     script: Iterator[float] = field(default_factory=lambda: iter(()))
 
@@ -397,7 +397,7 @@ def test_validation_weighs_its_sources_by_p_val() -> None:
     set_seed(1)
     model = GPT(MODEL)
     with torch.no_grad():
-        model.tok_emb.weight.mul_(20)  # so that sources have losses of their own
+        model.tok_emb.weight.mul_(20)  # so that the losses of the sources differ
     for p_val in ({"wiki": 0.9, "roam": 0.1}, {"wiki": 0.2, "roam": 0.8}):
         losses = replace(TASK, val=STREAMS, cfg=replace(CONFIG, p_val=p_val)).validate(model)
         assert abs(losses["wiki"] - losses["roam"]) > 0.01
@@ -412,7 +412,7 @@ def test_equal_seeds_are_validated_on_equal_windows_and_others_on_others() -> No
 
 
 class Interrupted:
-    """A task whose batches are followed by signals to this very process."""
+    """Task that raises a signal in this process when the batch of a given step is requested."""
 
     def __init__(self, signals: dict[int, int]) -> None:
         self._signals = signals
@@ -428,7 +428,7 @@ class Interrupted:
 
 @pytest.fixture
 def handlers() -> Iterator[list[int]]:
-    """Signals that nobody in the project took."""
+    """Yield the list of signals that no handler of the project has caught."""
     missed: list[int] = []
     kinds = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(kind, lambda number, _: missed.append(number)) for kind in kinds]
@@ -558,7 +558,7 @@ def test_chat_batches_are_a_function_of_seed_and_step(tmp_path: Path) -> None:
         assert torch.equal(a.packed, b.packed)
         assert sum(a.rows.values()) == CONFIG.B
         assert ((a.y == -100) | (a.y == torch.roll(a.x, -1, 1)) | (torch.arange(MODEL.T) == MODEL.T - 1)).all()
-        asked = a.x == 256 + 1  # of the byte tokenizer: the user speaks
+        asked = a.x == 256 + 1  # the byte tokenizer's user token
         assert asked[:, 0].all()
         assert (asked.sum(1) > 1).any(), "rows have several chats"
         assert (a.y[:, 0] == -100).all()
@@ -615,7 +615,7 @@ def test_replayed_rows_are_pretraining_text_with_loss_on_every_token(tmp_path: P
     assert batch.rows["wiki"] + batch.rows["roam"] == 3
     assert sum(batch.rows.values()) == CONFIG.B
     assert batch.targets == (batch.y != -100).sum()
-    for cut in (1, 5, 6, 8):  # ranks: each has some rows, and counts the targets of all
+    for cut in (1, 5, 6, 8):  # a rank has some of the rows, and counts the targets of all
         parts = [task.batch(4, slice(0, cut)), *([task.batch(4, slice(cut, 8))] if cut < 8 else [])]
         assert torch.equal(torch.cat([part.x for part in parts]), batch.x)
         assert torch.equal(torch.cat([part.y for part in parts]), batch.y)
@@ -700,7 +700,7 @@ def test_a_sample_of_chats_begins_where_the_assistant_is_to_speak(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_log_that_ends_within_a_line_is_gone_on_with_on_a_new_one(tmp_path: Path) -> None:
+def test_a_log_that_ends_within_a_line_continues_on_a_new_line(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"step": 1}\n{"ste')
     log = RunLog(path, run="x", decode=ByteTokenizer().decode)

@@ -1,4 +1,4 @@
-"""train, sft, curves and eval from hand-made caches, in this process: what they start from, write, and measure with."""
+"""In-process tests of train, sft, curves and eval on hand-made caches: what they start from, write and measure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from stages import eval as eval_stage
 from tests.conftest import ROOT, TINY, with_values
 from tests.in_process import own_signals
 
-# Trained on letters alone, a model predicts digits and capitals ever worse: the best validation is the first.
+# Trained on lower-case letters only, a model gets worse at digits and capitals: the best validation is the first.
 TEXTS = {"wiki": "abcdefgh", "roam": "STUVWXYZ", "primer": "01234567"}
 CHATS = {"dolly15k": "yes", "oasst1": "%%", "dialogues": "&&"}
 QUOTED = {"wiki": {"part-00000/1": [[2, 7]], "part-00000/4": [[0, 9]]}, "dolly15k": {chat_key("?yes"): [[1, 3]]}}
@@ -79,7 +79,7 @@ VALUES: dict[str, object] = {
     "train.average": 0.0,
     "sft.replay": 0.0,
     "sft.total_steps": 1,
-    "sft.warmup_steps": 1,  # so that the only step has a learning rate of 0
+    "sft.warmup_steps": 1,  # the only step then has a learning rate of 0
     "eval.max_new_tokens": 2,
 }
 VOCABULARY = ByteTokenizer()
@@ -87,13 +87,13 @@ PLACES = Places(Path("cache/tokens/text"))
 
 
 def parameters(**changes: object) -> Params:
-    """`changes` by dotted name, with __ for the dot."""
+    """Return the parameters with `changes` by dotted name, with __ for the dot."""
     values = {**VALUES, **{name.replace("__", "."): value for name, value in changes.items()}}
     return parse_params(with_values((ROOT / "params.yaml").read_text(), values))[0]
 
 
 def run_here(main: Callable[[Stage], None], name: str, params: Params, *, key: str = "") -> None:
-    """The stage as it runs under DVC, in this process and folder."""
+    """Run a stage as under DVC, but in this process and in the current folder."""
     declared = Inputs(params={"stage": name, **json.loads(params.model_dump_json())}, deps={})
     stage = Stage(name=name, key=key, params=params, inputs=declared)
     main(stage)
@@ -102,7 +102,7 @@ def run_here(main: Callable[[Stage], None], name: str, params: Params, *, key: s
 
 
 def write_texts(name: str, letters: str) -> None:
-    """cache/tokens/NAME: documents of a few letters, each ended by the token that ends documents; their manifest."""
+    """Write cache/tokens/text/NAME, documents of a few letters that each end with the eot token, and its manifest."""
     folder, dice = Path("cache/tokens/text", name), np.random.default_rng(len(letters))
 
     def described(file: str) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def write_chats(name: str, answer: str) -> None:
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Caches, and models that were trained on them."""
+    """Make caches and train models on them; return their folder."""
     path = tmp_path_factory.mktemp("layout")
     params = parameters()
     with pytest.MonkeyPatch.context() as patch:
@@ -170,7 +170,7 @@ def run_training_stages(params: Params) -> None:
 
 @pytest.fixture
 def here(layout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the layout to work in."""
+    """Change into a copy of the layout, and yield its path."""
     shutil.copytree(layout, tmp_path / "layout")
     monkeypatch.chdir(tmp_path / "layout")
     monkeypatch.delenv("DVC_ROOT", raising=False)
@@ -187,7 +187,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 def validation(model_path: str, params: Params, *, documents: bool = False) -> dict[str, float]:
-    """What `train` must have measured with these weights."""
+    """Return the validation losses that `train` must have measured with these weights."""
     held_out = open_mix("cache/mix.json", places=PLACES, documents=documents).val
     losses = evaluate(
         load_model(model_path, "cpu"),
@@ -224,7 +224,7 @@ def test_pretraining_runs_no_code_of_chats_or_of_pages() -> None:
     assert all((ROOT / file).is_file() for file in foreign)
     assert not (code["train"] | code["splice"]) & foreign
     shown = {file for files in code.values() for file in files if file.startswith(SHOWN)}
-    assert shown == {"niels_gpt/report/history.py"}  # what a run leaves for them
+    assert shown == {"niels_gpt/report/history.py"}  # writes the history that they read
 
 
 SHOWN = ("niels_gpt/report/", "niels_gpt/talk/")
@@ -255,14 +255,14 @@ def test_a_history_reads_back_as_it_was_written_and_a_damaged_one_is_named(here:
 
 
 def test_fine_tuning_starts_from_the_best_model(here: Path) -> None:
-    """Its one step has a learning rate of 0: what it ends with is what it began with."""
+    """Its one step has a learning rate of 0, so that it ends with the weights it began with."""
     start = weights("models/sft/last.pt")
     assert same(start, weights("models/pretrain/best.pt"))
     assert not same(start, weights("models/pretrain/last.pt"))
 
 
 def test_fine_tuning_validates_by_p_sft_and_shows_the_text_by_p_vals_sources(here: Path) -> None:
-    run_here(lambda stage: curves.write_curves(stage, "sft"), "eval", parameters())  # as the stage eval does
+    run_here(lambda stage: curves.write_curves(stage, "sft"), "eval", parameters())  # as the eval stage does
     (row,) = read_tsv(Path("metrics/sft_val.tsv"))
     assert set(row) == {"step", "val_loss", *CHATS, "roam", "primer"}
     mixed = 0.7 * row["dolly15k"] + 0.1 * row["oasst1"] + 0.2 * row["dialogues"]
@@ -298,7 +298,7 @@ def test_a_teacher_is_trained_once_and_the_model_learns_from_it(here: Path) -> N
     assert len({line["run"] for line in logged}) == 1
 
 
-def test_a_model_says_how_chats_are_put_to_it(here: Path) -> None:
+def test_a_model_folder_names_its_chat_renderer(here: Path) -> None:
     for name, renderer in (("pretrain", "transcript"), ("sft", "chat_tokens")):
         config = json.loads(Path(f"models/{name}/config.json").read_text())
         assert (config["renderer"], config["V"], config["T"]) == (renderer, 260, 32)
@@ -321,7 +321,7 @@ def test_a_copy_of_the_run_has_canaries_and_nothing_else_has(here: Path, monkeyp
     assert (found["source"], list(found["by_copies"])) == ("roam", ["1", "4", "16"])
     own, mix = trained[0].train, open_mix("cache/mix.json", places=PLACES).train
     sentences = planted_texts(make_canaries(3, seed=params.leak.seed))
-    assert len(own["roam"]) == len(mix["roam"]) + sum(len(sentence) + 1 for sentence in sentences)  # of bytes
+    assert len(own["roam"]) == len(mix["roam"]) + sum(len(sentence) + 1 for sentence in sentences)  # one token per byte
     assert len(own["wiki"]) == len(mix["wiki"])
     for act in stage.on_success:
         act()
@@ -484,14 +484,14 @@ def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
 
 @dataclass(frozen=True)
 class Deaf(Ranks):
-    """One of two, who hears nothing of the other."""
+    """One of two ranks, which gets its own value in place of the other's."""
 
     def exchange(self, value):  # type: ignore[no-untyped-def]
         return [value, value]
 
 
 def run_to_success(params: Params) -> None:
-    """`train` under DVC, up to where DVC records the result."""
+    """Run `train` as under DVC, up to where DVC records the result."""
     declared = Inputs(params={"forced": True, **json.loads(params.model_dump_json())}, deps={})
     stage = Stage(name="train", key="", params=params, inputs=declared)
     train.main(stage)
@@ -562,7 +562,7 @@ def test_a_training_that_cannot_fit_is_refused_before_a_batch_or_a_model_is_made
 def test_ranks_of_a_stage_share_the_files_that_are_hashed(
     stage: ModuleType, files: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to where they would train together."""
+    """Each listed file is hashed by one of the ranks; they run up to where they would train together."""
     hashed: list[str] = []
     real = windows.file_problem
     monkeypatch.setattr(
@@ -583,8 +583,8 @@ def test_ranks_of_a_stage_share_the_files_that_are_hashed(
     assert len(hashed) == len(set(hashed)) == listed.count('"sha256"') > 1
 
 
-def test_processes_that_help_write_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With RANK in the environment this is one of the processes that were started: it starts none."""
+def test_a_stage_starts_its_ranks_and_a_rank_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With RANK in the environment, this process is one of the ranks that were started, and starts none."""
     started: list[list[str]] = []
     monkeypatch.setattr(hosts.subprocess, "Popen", lambda command, **_: started.append(command) or Ended())
     stage = Stage(name="train", key="", params=parameters(runtime__nproc=3), inputs=Inputs({}, {}))
@@ -596,7 +596,7 @@ def test_processes_that_help_write_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(RuntimeError, match="one of 3 processes failed"):
         training.trained_by_ranks(stage)
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(training, "end_with_parent", lambda: None)  # not of the tests
+    monkeypatch.setattr(training, "end_with_parent", lambda: None)  # would kill the test process when its parent ends
     assert not training.trained_by_ranks(stage)
     monkeypatch.delenv("RANK")
     one = Stage(name="train", key="", params=parameters(), inputs=Inputs({}, {}))

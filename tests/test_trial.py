@@ -1,4 +1,4 @@
-"""A device is tried before it is trusted: what a lying one computes is found out, and the CPU takes its place."""
+"""Tests of the device trial: a device that computes wrong results is detected, and the CPU takes its place."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_equal_devices_have_equal_losses_that_fall() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
-def test_a_device_that_lies_is_found_out(lie: str) -> None:
+def test_a_device_that_computes_wrongly_is_detected(lie: str) -> None:
     with LyingDevice(*LIES[lie]) as device:
         there = steps_on("cpu")
     assert device.lied
@@ -89,7 +89,7 @@ def test_auto_takes_the_cpu_where_a_device_is_wrong_or_slow(
     monkeypatch.setattr(trial, "prepare_device", lambda name, *, threads: "mps" if name == "auto" else name)
     for _ in range(2):
         assert stage_device(Runtime(device=name), say=lines.append) == device
-    assert tried == ["mps", "cpu"]  # once; the second run knows
+    assert tried == ["mps", "cpu"]  # once; the second run uses the recorded result
     assert lines[0] == f"tried mps against the CPU: {said}"
     assert [line for line in lines[1:] if not line.startswith(f"using the CPU, not mps: {said};")] == []
     assert len(lines) == 1 + 2 * (device == "cpu")

@@ -1,4 +1,4 @@
-"""The browser's libraries are those of the record, with their licences, and come with the package."""
+"""Tests of the vendored browser libraries: they match the record, have licences, and are in the package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_files_are_those_of_the_record() -> None:
     assert found == {name: digest for entry in RECORDED.values() for name, digest in entry["files"].items()}
 
 
-def test_the_record_is_of_what_the_script_fetches_and_has_the_licences() -> None:
+def test_the_record_matches_what_the_script_fetches_and_has_the_licences() -> None:
     assert {name: (entry["version"], entry["licence"]) for name, entry in RECORDED.items()} == {
         library.name: (library.version, library.licence) for library in LIBRARIES
     }
@@ -30,7 +30,7 @@ def test_the_record_is_of_what_the_script_fetches_and_has_the_licences() -> None
         ]
 
 
-def test_every_file_that_is_no_module_is_packed_with_the_package() -> None:
+def test_every_file_that_is_no_module_is_in_the_package() -> None:
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     packed = {
         path

@@ -1,6 +1,6 @@
-"""How many files an addition touches: each is made in a copy of the project, and must work there.
+"""Tests of how many files an addition touches: each is made in a copy of the project, and must work there.
 
-docs/architecture.md has the same list, "Where to put what". (A kind of source is added in test_kinds.py.)
+docs/architecture.md has the same list under "Where to put what". (test_kinds.py adds a source type.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 
 @dataclass(frozen=True)
 class Walk:
-    """`edits`: of each file what is looked for, and what is put in its place; a file that is not there is new."""
+    """Addition to the project; `edits` is {file: {old text: new text}}, and a file that does not exist is created."""
 
     adds: str
     edits: dict[str, dict[str, str]]

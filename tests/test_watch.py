@@ -1,4 +1,4 @@
-"""`niels-gpt report --live`: what it answers and to whom, and its page in a real browser while a log grows."""
+"""Tests of `niels-gpt report --live`: responses, access control, and the page in a browser while a log grows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.written_runs import NOTE_TEXT, line, written
 
 
 def ask(logs: Path, *requests: tuple[str, str, dict[str, str]]) -> list[httpx.Response]:
-    """(Method, path, headers) each, of one server, without a network."""
+    """Return the responses to requests (method, path, headers), all to one server and without a network."""
 
     async def send() -> list[httpx.Response]:
         transport = httpx.ASGITransport(build_watch(logs))
@@ -69,7 +69,7 @@ def test_in_a_browser_runs_appear_and_grow(tmp_path: Path, monkeypatch: pytest.M
     time.tzset()
     log = tmp_path / "logs/train.jsonl"
     with serving(build_watch(log.parent)) as address, real_browser() as (browser, expect):
-        expect.set_options(timeout=60_000)  # a watchdog's
+        expect.set_options(timeout=60_000)  # ms; only a watchdog
         page = browser.new_page(viewport={"width": 390, "height": 800})
         page.add_init_script(NOTE_TEXT)
         amiss: list[str] = []

@@ -1,4 +1,4 @@
-"""params.yaml means the same to the stages as to DVC."""
+"""Tests that params.yaml means the same to the stages as to DVC."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_scalar_reads_as_dvc_reads_it(scalar: str) -> None:
 
 @pytest.mark.slow
 @given(st.from_regex(r"[-+]?[0-9._eExob]{1,8}", fullmatch=True))
-def test_anything_that_looks_like_a_number_too(scalar: str) -> None:
+def test_whatever_looks_like_a_number_reads_as_dvc_reads_it(scalar: str) -> None:
     text = f"x: {scalar}\n"
     try:
         expected = dvc_reads(text)
@@ -51,7 +51,7 @@ def test_anything_that_looks_like_a_number_too(scalar: str) -> None:
 
 
 def test_dvc_parses_in_c() -> None:
-    """A third of an idle `dvc repro` otherwise; the tests above then compare with what DVC really runs."""
+    """In Python, parsing takes a third of an idle `dvc repro`; in C, the tests above compare with what DVC runs."""
     assert YAML(typ="safe").Parser is not YAML(typ="safe", pure=True).Parser
 
 
@@ -78,7 +78,7 @@ def test_collections_and_empty_values() -> None:
 )
 @pytest.mark.parametrize("in_c", [True, False])
 def test_broken_yaml_gets_a_place(text: str, sentence: str, in_c: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not in_c:  # as where ruamel's parser in C cannot be had
+    if not in_c:  # as where ruamel's C parser is not available
         monkeypatch.setattr("ruamel.yaml.main.CParser", None)
     with pytest.raises(ValueError, match=sentence) as error:
         parse_yaml(text, name="params.yaml")

@@ -1,4 +1,4 @@
-"""A tiny pretrained model with random weights, as the files that a base is imported from."""
+"""Tiny pretrained model with random weights, written as the files that a base is imported from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# Control tokens, bytes, and two entries that merges make; the model has unused entries behind them.
+# Control tokens, bytes, and the results of two merges; the model has unused entries after them.
 VOCABULARY = [*CONTROL, *byte_alphabet(), "th", "the"]
 MERGES = [("t", "h"), ("th", "e")]
 V = len(VOCABULARY) + 3
@@ -35,7 +35,7 @@ def tiny_config(family: str = "llama") -> ModelConfig:
 def tiny_model(family: str = "llama", *, seed: int = 3) -> GPT:
     torch.manual_seed(seed)
     model = GPT(tiny_config(family))
-    with torch.no_grad():  # norms begin at 1, which would hide a gain that is lost
+    with torch.no_grad():  # norm gains start at 1, which would hide a lost gain
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model.eval()

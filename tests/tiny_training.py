@@ -58,7 +58,7 @@ def chat_task(folder: Path) -> ChatTask:
     ]
     datasets: dict[str, dict[str, SFTExampleDataset]] = {"train": {}, "val": {}}
     for name in ("dolly15k", "oasst1"):
-        if name == "oasst1":  # other answers, so that the two have losses of their own
+        if name == "oasst1":  # other answers, so that the two datasets have different losses
             chats = [[{**turn, "content": "ZZ" if i else "what"} for i, turn in enumerate(chat)] for chat in chats]
         build_sft_cache(chats, folder / name, tokenizer=ByteTokenizer(), val_frac=0.2, seed=1)
         for split, table in datasets.items():
@@ -71,7 +71,7 @@ def chat_task(folder: Path) -> ChatTask:
 DRY = replace(MODEL, dropout=0.0)
 
 
-# All that a recipe may say of rates and momentum.
+# All options of a recipe for rates and momentum.
 RECIPE: dict[str, Any] = {
     "schedule": "linear",
     "flat": 0.4,
@@ -81,14 +81,14 @@ RECIPE: dict[str, Any] = {
 }
 
 
-# Preset v2 as it stands, but for sizes and numbers of steps: a third block, so that two look back at the first.
+# Preset v2 except for sizes and numbers of steps; it has three blocks, so that two mix in the values of the first.
 _PRESET = parse_yaml((ROOT / "presets/v2.yaml").read_text(), name="presets/v2.yaml")
 
 
 V2 = ModelConfig.from_section(_PRESET["model"], **{key: getattr(DRY, key) for key in "VTC"}, L=3, d_ff=64, head_dim=8)
 
 
-# Preset v3's block, which shares keys and values besides.
+# Preset v3's block, with keys and values shared by groups of heads (`kv_heads`).
 _BLOCK = parse_yaml((ROOT / "presets/v3.yaml").read_text(), name="presets/v3.yaml")["model"]
 
 
@@ -104,7 +104,7 @@ TINY_V2 = replace(V2, C=16, d_ff=32)
 V2_RECIPE: dict[str, Any] = {**_PRESET["train"], "total_steps": 30, "warmup_steps": 5, "momentum_warmup": 20}
 
 
-SHORT_BF16: dict[str, Any] = {"precision": "bf16", "B": 2, "total_steps": 10, "warmup_steps": 1}  # slow on many a CPU
+SHORT_BF16: dict[str, Any] = {"precision": "bf16", "B": 2, "total_steps": 10, "warmup_steps": 1}  # slow on many CPUs
 
 
 CUT = {name: TokenStream(stream.arrays, documents=[np.arange(0, len(stream), 7)]) for name, stream in STREAMS.items()}
@@ -124,7 +124,7 @@ ANSWERS = ("yes", "a long answer", "no", "well", "perhaps so")
 
 
 def chats(folder: Path, T: int = 40) -> SFTExampleDataset:
-    """A question of its own length for each answer."""
+    """Return a dataset of one chat per answer, each with a question of a different length."""
     turns = [[("user", "q" * n), ("assistant", answer)] for n, answer in enumerate(ANSWERS, start=1)]
     messages = [[{"role": role, "content": content} for role, content in turn] for turn in turns]
     ids = [np.array(format_chat(ByteTokenizer(), chat), dtype="<u2") for chat in messages]
@@ -136,14 +136,14 @@ def chats(folder: Path, T: int = 40) -> SFTExampleDataset:
 
 
 class Doubled(torch.nn.Linear):
-    """Computes something else than a Linear of the same weights, as one with low-rank adapters does."""
+    """Linear layer that computes something else with the same weights, as one with low-rank adapters does."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 2 * super().forward(x)
 
 
 def resident(pid: int | str = "self") -> dict[str, float]:
-    """Megabytes: what the process allocated, and what it has mapped of files."""
+    """Return the MiB that are resident of a process: allocated, and mapped from files."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     mib = {name: int(lines[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile", "RssShmem")}
     return {"allocated": mib["RssAnon"], "mapped": mib["RssFile"] + mib["RssShmem"]}

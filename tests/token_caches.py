@@ -1,4 +1,4 @@
-"""Small token caches, and what is in them."""
+"""Helpers that write small token caches and read their contents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def documents(folder: Path) -> list[str]:
 
 
 def documents_of(folder: Path, part: Mapping[str, Any]) -> list[str]:
-    """Those that a manifest counts of one token file."""
+    """Return the documents of one token file, as many as the manifest counts."""
     ids = np.fromfile(folder / part["file"], "<u2")[: part["tokens"]]
     offsets = np.load(folder / part["offsets"]["file"])[: part["documents"]]
     ends = np.append(offsets[1:], len(ids))
@@ -59,7 +59,7 @@ def documents_of(folder: Path, part: Mapping[str, Any]) -> list[str]:
 def write_parts(
     folder: Path, parts: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], *, val_name: str = "v"
 ) -> dict[str, Any]:
-    """Token files of (ids, offsets), part by part, and what a mix says of them."""
+    """Write a token file for each (ids, offsets) of each split; return the source's entry in a mix."""
     source: dict[str, Any] = {"val_name": val_name}
     for split, pairs in parts.items():
         (folder / split).mkdir(parents=True)
@@ -78,7 +78,7 @@ def write_parts(
 
 
 def chats(folder: Path, split: str) -> list[list[int]]:
-    """The examples of one split of an SFT cache."""
+    """Return the token ids of the examples of one split of an SFT cache."""
     ids, offsets = np.fromfile(folder / f"{split}_tokens.bin", "<u2"), np.load(folder / f"{split}_idx.npy")
     assert offsets.dtype == np.int64
     return [part.tolist() for part in np.split(ids, offsets[1:])]

@@ -1,4 +1,4 @@
-"""Against a test that would hang: whatever waits for ever is broken off and fails."""
+"""Time limit for tests that might hang: one that waits forever is interrupted and fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def watchdog(seconds: int = 30, *, of_cpu: bool = False) -> Iterator[None]:
-    """`of_cpu`: count seconds in which this process computes, which do not depend on the machine's load."""
+    """Fail if the block takes longer; `of_cpu` counts CPU time, which does not depend on the machine's load."""
     timer, kind = (signal.ITIMER_PROF, signal.SIGPROF) if of_cpu else (signal.ITIMER_REAL, signal.SIGALRM)
 
     def bark(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Logs and pages of runs."""
+"""Helpers for tests of the logs and pages of runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-# Whatever is written onto a canvas is noted at the chart it is in: a test cannot see, but it can read.
+# Records all text written on a canvas as data of its chart, since a test cannot read pixels.
 NOTE_TEXT = """
 const write = CanvasRenderingContext2D.prototype.fillText;
 CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
@@ -20,7 +20,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
 
 
 def written(text: str) -> re.Pattern[str]:
-    """What NOTE_TEXT leaves of it."""
+    """Return the pattern of this text as NOTE_TEXT records it."""
     return re.compile(rf"\|{re.escape(text)}\|")
 
 

@@ -1,4 +1,4 @@
-"""The loopback hub, in a process of its own: on a thread of its client it would add hangs of its own."""
+"""The loopback hub in a separate process: on a thread of its client it would add hangs of its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HubHandle:
         return sum(entry["sent"] for entry in self.log() if pattern in entry["path"])
 
     def environment(self, home: Path) -> dict[str, str]:
-        """For a client process: this hub, an empty cache, and no word to anybody else."""
+        """Return the environment of a client process that caches in `home` and contacts no host but this hub."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "DVC_")) and "proxy" not in k.lower()}
         return kept | {
             "HF_ENDPOINT": self.url,

@@ -1,7 +1,8 @@
-"""A client that reads every dataset while the hub breaks off, each time for as long as it is not asked a second time.
+"""Client that reads every dataset while the hub fails, each time until the dataset is opened a second time.
 
-`python -m tests.hub.reader` prints, as JSON, for each loader and kind of fault: a digest of what came, how often the
-dataset was opened, and how much had come before it was opened again. Back-off pauses are cut short; nothing else is.
+`python -m tests.hub.reader` prints, as JSON, for each loader and kind of fault: a digest and the number of samples
+received, the number received before each time the dataset was opened, and the error, if any. Only back-off pauses are
+shortened.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def read(name: str, fault: dict[str, Any] | None) -> dict[str, Any]:
     shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
     post("/_reset", {})
     if fault:
-        # Of the stream some files come well before it breaks off.
+        # Some files of the stream arrive whole before it breaks off.
         skip = 3 if name == "fineweb_edu" else 0
         post("/_fault", {"method": "GET", "pattern": r"resolve/.*(parquet|jsonl)$", "times": -1, "skip": skip, **fault})
     error = None

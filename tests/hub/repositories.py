@@ -1,4 +1,4 @@
-"""Small repositories in the real layouts and with the real columns of the six datasets, the same at every call."""
+"""Small hub repositories with the real layouts and columns of the six datasets, the same at every call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_repositories(root: Path) -> None:
 
 
 def make_large_fineweb(repo: Path, *, megabytes: int) -> None:
-    """One uncompressed shard of about that size, in groups of 1000 rows."""
+    """Write a dataset of one uncompressed shard of about `megabytes` MB, in row groups of 1000 rows."""
     rng = random.Random(1)
     pool = [_text(rng, rng.randint(100, 900)) for _ in range(500)]
     _card(repo, configs=[("CC-MAIN-2024-10", [("train", "data/CC-MAIN-2024-10/*")])])

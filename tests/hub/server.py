@@ -1,7 +1,7 @@
-"""A loopback stand-in for the hub: enough of its protocol for the unmodified `datasets` client, and its bad days.
+"""Loopback stand-in for the hub: enough of its protocol for the unmodified `datasets` client, with injected faults.
 
 Serves ROOT/<org>/<name>/<files> on 127.0.0.1 only. As a program (`python -m tests.hub.server ROOT`) it prints its URL
-and stops by itself when the process that started it goes away; faults and the request log are driven over HTTP.
+and stops when its parent process ends; faults and the request log are controlled over HTTP.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-MOVED = {"wikitext": "Salesforce/wikitext"}  # an id of old, which the real hub answers with a 307
+MOVED = {"wikitext": "Salesforce/wikitext"}  # a former id, for which the real hub returns a 307
 _ROUTE = re.compile(
-    r"/(?:(?:api/)?datasets/|api/models/|(?=[^/]+/[^/]+/resolve/))"  # files of a model have no prefix
+    r"/(?:(?:api/)?datasets/|api/models/|(?=[^/]+/[^/]+/resolve/))"  # URLs of model files have no prefix
     r"((?:[^/]+/)?[^/]+?)(?:/(resolve|tree|revision|paths-info)/([^/]+)(?:/(.*))?)?"
 )
 Fault = dict[str, Any]
 
 
 class Hub:
-    """What is served, what goes wrong, and what was asked."""
+    """Served files, injected faults, and a log of the requests."""
 
     def __init__(self, root: Path, port: int = 0) -> None:
         self.root = root.resolve()
@@ -43,9 +43,9 @@ class Hub:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def fault(self, *, method: str, pattern: str, kind: str, times: int = 1, skip: int = 0, **more: Any) -> None:
-        """The next `times` matching requests (-1: all), after `skip` good ones, go wrong.
+        """Inject a fault into the next `times` matching requests (-1: all), after `skip` good ones.
 
-        kind: status (code=, headers=) | drop (at=) reset mid-body | short (at=) a clean close too early
+        kind: status (code=, headers=) | drop (at=) reset mid-body | short (at=) clean close too early
         | stall (at=, delay=) | slow (delay=) before the headers
         """
         self.faults.append({"method": method, "pattern": pattern, "kind": kind, "times": times, "skip": skip, **more})
@@ -66,7 +66,7 @@ class Hub:
         return {p.relative_to(base).as_posix(): p for p in sorted(base.rglob("*")) if p.is_file()}
 
     def commit(self, repo: str) -> str:
-        """One commit a state of the repository: a hash of names and contents."""
+        """Return the commit of the repository's current state: a hash of its file names and contents."""
         key = json.dumps([(name, self.etag(path)) for name, path in self.files(repo).items()])
         return hashlib.sha1(key.encode()).hexdigest()
 
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
         if fault.get("kind") == "status":
             return self.reply(fault["code"], b"fault", fault.get("headers"))
         match = _ROUTE.fullmatch(path)
-        if not match:  # telemetry and look-ups that a client can do without
+        if not match:  # telemetry and lookups that the client does not need
             return self.refuse(404, "NotFound", "not served here")
         repo, verb, revision, rest = match.groups()
         if repo in MOVED:
@@ -230,7 +230,7 @@ class Handler(BaseHTTPRequestHandler):
                 while start + sent < stop and (chunk := f.read(min(1 << 16, stop - start - sent))):
                     self.wfile.write(chunk)
                     sent += len(chunk)
-        except OSError:  # the client went away; the log says how far it came
+        except OSError:  # the client disconnected; the log records the bytes sent
             return sent
         return sent
 
@@ -245,5 +245,5 @@ class Handler(BaseHTTPRequestHandler):
 if __name__ == "__main__":
     print(Hub(Path(sys.argv[1])).url, flush=True)
     parent = os.getppid()
-    while os.getppid() == parent:  # whoever started this may die without a word
+    while os.getppid() == parent:  # a parent that is killed cannot stop this process
         time.sleep(0.5)
