@@ -67,18 +67,22 @@ def main() -> None:
     replies = held_out_replies(chats.val, tokenizer, weights=params.p_sft, at_most=64)
     mix = open_mix(layout.MIX, places=token_places(params))
     known = known_words((stream.arrays for stream in mix.train.values()), tokenizer)
+    read = (chats.train[name] for name, weight in params.p_sft.items() if weight)
+    of_chats = known_words((map(of.whole, range(len(of))) for of in read), tokenizer)
 
-    def card(model: GPT, renderer: str, seed: int = probes.SEED) -> Card:
-        asked = {"known": known, "replies": replies, "T": T, "B": 64, "seed": seed}
+    def card(model: GPT, renderer: str, seed: int = probes.SEED, *, tuned: bool = False) -> Card:
+        asked = {"known": known | of_chats if tuned else known, "replies": replies, "T": T, "B": 64, "seed": seed}
         return measure_card(model, tokenizer, renderer=renderer, **asked)  # type: ignore[arg-type]
 
     print("| model | words | spelling | grammar | closing | form | length | repetition | distinct |")
     print("|---|---|---|---|---|---|---|---|---|")
     print(row("by chance", [blind_card(tokenizer)]), flush=True)
     for name, folder in {"pretrain": layout.PRETRAINED, "sft": layout.TUNED}.items():
-        renderer = renderer_for(tokenizer, chats=folder == layout.TUNED)
+        tuned = folder == layout.TUNED
+        renderer = renderer_for(tokenizer, chats=tuned)
         model = load_model(folder / layout.BEST, "cpu")
-        print(row(f"{name}, seeds of the probes", [card(model, renderer, seed) for seed in PROBE_SEEDS]), flush=True)
+        cards = [card(model, renderer, seed, tuned=tuned) for seed in PROBE_SEEDS]
+        print(row(f"{name}, seeds of the probes", cards), flush=True)
     for name, (steps, width) in KINDS.items():
         models = (trained(params, steps=steps, width=width, seed=seed) for seed in TRAINING_SEEDS)
         print(row(f"{name}, seeds of training", [card(model, "transcript") for model in models]), flush=True)

@@ -244,9 +244,9 @@ def test_each_text_is_sampled_with_its_own_seed() -> None:
     model = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.5))
     ids = opening_prompt(BYTES, "The")
     prompts = [(ids, SAMPLING)] * 3
-    *texts, likeliest = write_texts(model, BYTES, [*prompts, (ids, GREEDY)], seed=1)
-    assert len({text.text for text in (*texts, likeliest)}) == 4
-    assert write_texts(model, BYTES, [(ids, GREEDY)], seed=2) == [likeliest]
+    *texts, greedy = write_texts(model, BYTES, [*prompts, (ids, GREEDY)], seed=1)
+    assert len({text.text for text in (*texts, greedy)}) == 4
+    assert write_texts(model, BYTES, [(ids, GREEDY)], seed=2) == [greedy]
     assert write_texts(model, BYTES, prompts[:1], seed=1) == texts[:1]
     assert write_texts(model, BYTES, prompts[:1], seed=2) != texts[:1]
     assert model.training
@@ -287,11 +287,11 @@ def test_a_card_of_what_was_written() -> None:
     assert "length" not in answer_card(answers, replies=[])
     stopped = answer_card([Text("x" * MAX_BYTES, False)] * 2, replies=[Text("y" * 5000, True)] * 2)
     assert stopped["length"].value == pytest.approx(1)  # replies are cut like answers, at MAX_BYTES
-    drawn, likeliest = ([Text(text, False) for text in side] for side in (["a b c d", "a b x y"], ["a b a b a b a"]))
-    card = text_card(drawn, likeliest, known={"aa"})
+    drawn, greedy = ([Text(text, False) for text in side] for side in (["a b c d", "a b x y"], ["a b a b a b a"]))
+    card = text_card(drawn, greedy, known={"aa"})
     assert card["repetition"] == Measured(pytest.approx(2 / 4), 0.0)
     assert card["distinct"] == Measured(pytest.approx(5 / 6), pytest.approx(0))
-    uneven = text_card([Text("a b a b a", False), Text("c d e", False)], likeliest, known=())["distinct"]
+    uneven = text_card([Text("a b a b a", False), Text("c d e", False)], greedy, known=())["distinct"]
     assert uneven == Measured(pytest.approx(4 / 6), pytest.approx(abs(1 - 2 / 4) / 2))
 
 

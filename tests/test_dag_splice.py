@@ -198,7 +198,7 @@ def test_the_page_shows_hostile_text_as_text() -> None:
         starts=np.array([0, 10]),
         pz=np.array([0.9, 0.1]),
         log_probs=np.linspace(-12, 0, n),
-        likeliest=np.full(n, ord('"')),
+        most_probable=np.full(n, ord('"')),
     )
     page = render_page([result], ByteTokenizer(), window={"chunk_size": 20, "prompt_tokens": 10})
     assert "<img" not in page

@@ -614,10 +614,10 @@ def test_windows_are_scored_alike_one_by_one_and_in_batches_of_any_size() -> Non
 def test_every_token_is_scored_after_at_least_half_a_context_where_there_is_so_much(L: int) -> None:
     torch.manual_seed(0)
     model, document = GPT(MODEL).eval(), np.random.default_rng(1).integers(0, 12, L)
-    log_probs, likeliest = token_log_probs(model, document)
-    assert len(log_probs) == len(likeliest) == L
+    log_probs, most_probable = token_log_probs(model, document)
+    assert len(log_probs) == len(most_probable) == L
     assert np.isnan(log_probs[0])
-    assert likeliest[0] == document[0]
+    assert most_probable[0] == document[0]
     half = MODEL.T // 2
     with torch.no_grad():
         scores = {
@@ -629,7 +629,7 @@ def test_every_token_is_scored_after_at_least_half_a_context_where_there_is_so_m
         start = (i - half) // half * half if i >= MODEL.T else 0
         expected = scores[start][i - start - 1]
         assert log_probs[i] == pytest.approx(float(expected[document[i]]), abs=1e-5), i
-        assert likeliest[i] == int(expected.argmax())
+        assert most_probable[i] == int(expected.argmax())
 
 
 def test_thresholds_count_what_reaches_them_and_chances_grow_with_samples() -> None:

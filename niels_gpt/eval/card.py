@@ -204,11 +204,11 @@ def measure_card(
     openings = [opening_prompt(tokenizer, opening) for opening in OPENINGS]
     drawn, greedy = ([(ids, sampling) for ids in openings] for sampling in (SAMPLING, GREEDY))
     written = iter(write_texts(model, tokenizer, [*asked, *drawn, *greedy], seed=seed))
-    answers, texts, likeliest = (list(islice(written, len(part))) for part in (asked, drawn, greedy))
+    answers, texts, greedy_texts = (list(islice(written, len(part))) for part in (asked, drawn, greedy))
     return {
         **likelihood_card(model, tokenizer, T=T, B=B, seed=seed),
         **answer_card(answers, replies=replies),
-        **text_card(texts, likeliest, known=known),
+        **text_card(texts, greedy_texts, known=known),
     }
 
 
@@ -239,12 +239,12 @@ def answer_card(answers: Sequence[Text], *, replies: Sequence[Text]) -> Card:
     return card
 
 
-def text_card(texts: Sequence[Text], likeliest: Sequence[Text], *, known: Collection[str]) -> Card:
+def text_card(texts: Sequence[Text], greedy_texts: Sequence[Text], *, known: Collection[str]) -> Card:
     """Return the known words and the diversity of sampled `texts`, and the repetition in greedy ones."""
     shares = [float(np.mean([word in known for word in real_words(text.text)] or [False])) for text in texts]
     return {
         "words": Measured.mean(shares),
-        "repetition": Measured.mean([repeated_share(text.text, _REPEATED_WORDS) for text in likeliest]),
+        "repetition": Measured.mean([repeated_share(text.text, _REPEATED_WORDS) for text in greedy_texts]),
         "distinct": _jackknifed([text.text for text in texts]),
     }
 

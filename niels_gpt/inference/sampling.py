@@ -220,8 +220,8 @@ class Draw:
         drawn = [s for s in samplings if s is not None and s.temperature > 0]
         # Group rows by k. One top-k with the largest k would break ties differently (in bf16 logits are often equal),
         # and a row's tokens would depend on its neighbours' k.
-        by_k = sorted(self.sampled, key=lambda row: _likeliest(samplings[row], V) or 0)
-        parts = [(k, list(rows)) for k, rows in groupby(by_k, key=lambda row: _likeliest(samplings[row], V))]
+        by_k = sorted(self.sampled, key=lambda row: _top_ids(samplings[row], V) or 0)
+        parts = [(k, list(rows)) for k, rows in groupby(by_k, key=lambda row: _top_ids(samplings[row], V))]
         if len(parts) <= 1:  # sample all slots together; ids of empty slots are ignored
             parts = [(parts[0][0] if parts else None, list(range(len(samplings))))]
         elif len(drawn) < sum(s is not None for s in samplings):
@@ -248,7 +248,7 @@ class Draw:
         return ids
 
 
-def _likeliest(sampling: Sampling | None, V: int) -> int | None:
+def _top_ids(sampling: Sampling | None, V: int) -> int | None:
     """Return how many of the most probable ids a row samples from; None if it needs no sorting."""
     assert sampling is not None
     if sampling.top_k is None:

@@ -125,7 +125,7 @@ def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndar
     token has none: its log probability is nan, its most probable id its own.
     """
     T, L = model.cfg.T, len(tokens)
-    log_probs, likeliest = np.full(L, np.nan), np.array(tokens, dtype=np.int64)
+    log_probs, most_probable = np.full(L, np.nan), np.array(tokens, dtype=np.int64)
     device = model.tok_emb.weight.device
     with inference(model):
         for start in range(0, max(1, L - T // 2), max(1, T // 2)):
@@ -134,8 +134,8 @@ def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndar
             own, best = scores.gather(-1, x[1:, None])[:, 0].cpu().numpy(), scores.argmax(dim=-1).cpu().numpy()
             skip = T // 2 if start else 1  # the window before scored the first half, with more context
             log_probs[start + skip : start + len(x)] = own[skip - 1 :]
-            likeliest[start + skip : start + len(x)] = best[skip - 1 :]
-    return log_probs, likeliest
+            most_probable[start + skip : start + len(x)] = best[skip - 1 :]
+    return log_probs, most_probable
 
 
 def pz_stats(
@@ -213,7 +213,7 @@ class DocumentResult(Strip):
 
     tokens: np.ndarray
     log_probs: np.ndarray
-    likeliest: np.ndarray
+    most_probable: np.ndarray
 
 
 def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, window: Mapping[str, int]) -> str:
@@ -280,7 +280,7 @@ def _span(text: str, document: DocumentResult, i: int, tokenizer: Tokenizer) -> 
     if i == 0:
         return f'<span title="no context">{escape(text)}</span>'
     log_p = float(document.log_probs[i])
-    guess = tokenizer.piece(int(document.likeliest[i])).decode("utf-8", errors="replace")
+    guess = tokenizer.piece(int(document.most_probable[i])).decode("utf-8", errors="replace")
     title = escape(f"p = {np.exp(log_p):.4f}, log p = {log_p:.3f}, most probable: {guess!r}", quote=True)
     # exp(log_p / 5) rather than p: the shades then still differ between improbable tokens.
     shade = round(_SHADES * (1 - np.exp(log_p / 5)))
