@@ -14,14 +14,13 @@ from niels_gpt.cli import inspect
 from niels_gpt.cli.benchmark import benchmark
 from niels_gpt.cli.compare import compare
 from niels_gpt.cli.console import (
-    AliasGroup,
+    Commands,
     PresetCommand,
     apply_preset,
     explained,
     keep_copy,
     keep_own_sources,
     known_presets,
-    one_sentence,
     print_any_text,
     read_preset,
     show_version,
@@ -44,7 +43,7 @@ from niels_gpt.pipeline.stores import check_model
 from niels_gpt.pipeline.yaml_files import parse_yaml
 
 app = typer.Typer(
-    cls=AliasGroup,
+    cls=Commands,
     add_completion=False,
     no_args_is_help=True,
     help="Train a small GPT on your own text, and use it.",
@@ -80,30 +79,28 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
     if not chosen.is_file():
         known = ", ".join(known_presets(layout.PRESETS)) or "none: run this in the project's folder"
         raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
-    with one_sentence():
-        wanted = read_preset(layout.PRESETS, name)
-        parse_params(wanted, name=str(chosen))
-        current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""
-        try:
-            parse_yaml(current, name=str(layout.PARAMS))
-        except ValueError as error:
-            raise ValueError(f"{error}; fix it, or delete it to use the preset alone") from error
-        if name != "sample" and (kept_own := keep_own_sources(wanted, current)) != wanted:
-            parse_params(wanted := kept_own, name=str(chosen))
-            typer.echo("your own sources stay, with the preset's public text beside them")
-        text = apply_preset(current, wanted)
-        if text != current and (kept := keep_copy(layout.PARAMS)) is not None:
-            typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` restores it")
-        write_text(layout.PARAMS, text)
+    wanted = read_preset(layout.PRESETS, name)
+    parse_params(wanted, name=str(chosen))
+    current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""
+    try:
+        parse_yaml(current, name=str(layout.PARAMS))
+    except ValueError as error:
+        raise ValueError(f"{error}; fix it, or delete it to use the preset alone") from error
+    if name != "sample" and (kept_own := keep_own_sources(wanted, current)) != wanted:
+        parse_params(wanted := kept_own, name=str(chosen))
+        typer.echo("your own sources stay, with the preset's public text beside them")
+    text = apply_preset(current, wanted)
+    if text != current and (kept := keep_copy(layout.PARAMS)) is not None:
+        typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` restores it")
+    write_text(layout.PARAMS, text)
     typer.echo(f"{layout.PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
 
 
 @app.command()
 def params() -> None:
     """Print all parameters as YAML with their help: those of params.yaml, and the defaults of keys left out."""
-    with one_sentence():
-        found, raw = read_params()
-        typer.echo(explained(raw, type(found)), nl=False)
+    found, raw = read_params()
+    typer.echo(explained(raw, type(found)), nl=False)
 
 
 @app.command()
@@ -126,16 +123,15 @@ def chat(
     from niels_gpt.inference.sampling import Sampling
     from niels_gpt.talk.terminal import Conversation, converse, line_reader
 
-    with one_sentence():
-        talker = open_model(model or final_model(), bf16=bf16)
-        sampling = Sampling(temperature_of(talker.name) if temperature is None else temperature, top_k, top_p)
-        opened = cache(open_notes)
-        if notes:
-            opened()  # refuses before the chat begins
-        conversation = Conversation(
-            talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed, open_notes=opened, show_notes=notes
-        )
-        converse(conversation, read=line_reader(), show=lambda text: print(visible(text), end="", flush=True))
+    talker = open_model(model or final_model(), bf16=bf16)
+    sampling = Sampling(temperature_of(talker.name) if temperature is None else temperature, top_k, top_p)
+    opened = cache(open_notes)
+    if notes:
+        opened()  # refuses before the chat begins
+    conversation = Conversation(
+        talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed, open_notes=opened, show_notes=notes
+    )
+    converse(conversation, read=line_reader(), show=lambda text: print(visible(text), end="", flush=True))
 
 
 @app.command()
@@ -150,19 +146,18 @@ def sample(
     bf16: Bf16 = False,
 ) -> None:
     """Continue a text, by default with the pretrained model."""
-    with one_sentence():
-        talker = open_model(model or str(layout.PRETRAINED), bf16=bf16)
-        from niels_gpt.inference.sampling import Sampling
-        from niels_gpt.talk.terminal import CUT
+    talker = open_model(model or str(layout.PRETRAINED), bf16=bf16)
+    from niels_gpt.inference.sampling import Sampling
+    from niels_gpt.talk.terminal import CUT
 
-        if cut := talker.beyond(talker.tokenizer.encode(prompt)):
-            typer.echo(CUT.format(cut), err=True, nl=False)
-        sampling = Sampling(temperature, top_k, top_p)
-        texts = talker.continuation(prompt, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
-        print(prompt, end="", flush=True)
-        for text in texts:
-            print(visible(text), end="", flush=True)
-        print()
+    if cut := talker.beyond(talker.tokenizer.encode(prompt)):
+        typer.echo(CUT.format(cut), err=True, nl=False)
+    sampling = Sampling(temperature, top_k, top_p)
+    texts = talker.continuation(prompt, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
+    print(prompt, end="", flush=True)
+    for text in texts:
+        print(visible(text), end="", flush=True)
+    print()
 
 
 @app.command()
@@ -187,21 +182,20 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a chat page and an OpenAI-compatible API (base_url http://127.0.0.1:PORT/v1)."""
-    with one_sentence():
-        from niels_gpt.talk.server.access import Access
+    from niels_gpt.talk.server.access import Access
 
-        key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
-        access = Access(others=host != "127.0.0.1", key=key, origins=tuple(origin or ()))
-        # Leave one core to the clients: waiting threads spin, and under other load 8 clients then get fewer tokens/s
-        # than 1 (docs/performance.md).
-        talker = open_model(model or final_model(), slots=slots, bf16=bf16, threads=max(1, (os.cpu_count() or 1) - 1))
-        from niels_gpt.talk.server.access import listen, make_server
-        from niels_gpt.talk.server.app import build_app
+    key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
+    access = Access(others=host != "127.0.0.1", key=key, origins=tuple(origin or ()))
+    # Leave one core to the clients: waiting threads spin, and under other load 8 clients then get fewer tokens/s
+    # than 1 (docs/performance.md).
+    talker = open_model(model or final_model(), slots=slots, bf16=bf16, threads=max(1, (os.cpu_count() or 1) - 1))
+    from niels_gpt.talk.server.access import listen, make_server
+    from niels_gpt.talk.server.app import build_app
 
-        notes = served_notes(private=share_sources or not access.others)
-        card, about, listening = model_facts(talker), introduction(talker), listen(port, host)
-        typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C stops it)")
-        make_server(build_app(talker, card=card, access=access, notes=notes, about=about)).run(sockets=[listening])
+    notes = served_notes(private=share_sources or not access.others)
+    card, about, listening = model_facts(talker), introduction(talker), listen(port, host)
+    typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C stops it)")
+    make_server(build_app(talker, card=card, access=access, notes=notes, about=about)).run(sockets=[listening])
 
 
 @app.command()
@@ -217,30 +211,29 @@ def doctor(
     ] = True,
 ) -> None:
     """Check what a run needs, and estimate its duration on this machine and its final loss."""
-    with one_sentence():
-        if fix:
-            if not layout.DAG.is_file():
-                raise ValueError("there is no dvc.yaml here: run this in the project's folder")
-            for sentence in mend(Path()) or ["nothing to fix"]:
-                typer.echo(sentence)
-        if params_only:
-            raise typer.Exit(print_problems())
-        params, problems = params_and_problems()
-        wrong = [problem.path for problem in problems]
-        for problem in problems:
-            typer.echo(f"BAD  {visible(problem.sentence)}")
-        from niels_gpt.cli.doctor import examine, seconds_to_train
+    if fix:
+        if not layout.DAG.is_file():
+            raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+        for sentence in mend(Path()) or ["nothing to fix"]:
+            typer.echo(sentence)
+    if params_only:
+        raise typer.Exit(print_problems())
+    params, problems = params_and_problems()
+    wrong = [problem.path for problem in problems]
+    for problem in problems:
+        typer.echo(f"BAD  {visible(problem.sentence)}")
+    from niels_gpt.cli.doctor import examine, seconds_to_train
 
-        bad = len(problems)
-        for finding in examine(params, folder=Path(), wrong=wrong):
-            bad += finding.fix is not None
-            typer.echo(f"{'BAD ' if finding.fix else 'note' if finding.advice else 'ok  '} {finding.what}")
-            if to_do := finding.fix or finding.advice:
-                typer.echo(f"     -> {to_do}")
-        if speed and not bad:
-            for stage, pace in seconds_to_train(params).items():
-                typer.echo(f"ok   {stage} will take {pace}")
-        raise typer.Exit(bool(bad))
+    bad = len(problems)
+    for finding in examine(params, folder=Path(), wrong=wrong):
+        bad += finding.fix is not None
+        typer.echo(f"{'BAD ' if finding.fix else 'note' if finding.advice else 'ok  '} {finding.what}")
+        if to_do := finding.fix or finding.advice:
+            typer.echo(f"     -> {to_do}")
+    if speed and not bad:
+        for stage, pace in seconds_to_train(params).items():
+            typer.echo(f"ok   {stage} will take {pace}")
+    raise typer.Exit(bool(bad))
 
 
 @app.command()
@@ -257,51 +250,48 @@ def export(
     i_know: Annotated[bool, typer.Option("--i-know", help="export although private text can be extracted")] = False,
 ) -> None:
     """Export the model: safetensors, config, tokenizer, and a model card with data, parameters and hashes."""
-    with one_sentence():
-        if Path(folder).exists():
-            raise ValueError(f"{folder} exists: name a new folder")
-        if (transformers and gguf) or (f32 and q8) or ((f32 or q8) and not gguf):
-            raise ValueError(
-                "choose one format: --transformers, --gguf (f16), --gguf --q8, --gguf --f32, or none of them"
-            )
-        model = model or final_model()
-        check_model(model)
-        if not (Path(model) / layout.CONFIG).is_file():  # one from DVC's cache would not match the card's metrics
-            raise Damaged(model, "holds no model yet")
-        talker = open_model(model)
-        params, raw = read_params()
-        mix, chat_mix, scores = read_result(layout.MIX), read_result(layout.CHAT_MIX), read_result(layout.SCORES)
-        sharing = sharing_of(Path(model), params)
-        if not i_know:
-            sharing.refuse(talker, params)
-        check_files(talker, refuse_if_extractable or [], params)
-        talker.model.to("cpu")  # all formats are written from CPU memory
-        from niels_gpt.base.imported import provenance_of
-        from niels_gpt.talk.export.card import model_card
-        from niels_gpt.talk.export.folders import export_model, export_transformers
-        from niels_gpt.talk.export.gguf import Precision, export_gguf
+    if Path(folder).exists():
+        raise ValueError(f"{folder} exists: name a new folder")
+    if (transformers and gguf) or (f32 and q8) or ((f32 or q8) and not gguf):
+        raise ValueError("choose one format: --transformers, --gguf (f16), --gguf --q8, --gguf --f32, or none of them")
+    model = model or final_model()
+    check_model(model)
+    if not (Path(model) / layout.CONFIG).is_file():  # one from DVC's cache would not match the card's metrics
+        raise Damaged(model, "holds no model yet")
+    talker = open_model(model)
+    params, raw = read_params()
+    mix, chat_mix, scores = read_result(layout.MIX), read_result(layout.CHAT_MIX), read_result(layout.SCORES)
+    sharing = sharing_of(Path(model), params)
+    if not i_know:
+        sharing.refuse(talker, params)
+    check_files(talker, refuse_if_extractable or [], params)
+    talker.model.to("cpu")  # all formats are written from CPU memory
+    from niels_gpt.base.imported import provenance_of
+    from niels_gpt.talk.export.card import model_card
+    from niels_gpt.talk.export.folders import export_model, export_transformers
+    from niels_gpt.talk.export.gguf import Precision, export_gguf
 
-        if Path(model) == layout.PRETRAINED:
-            chat_mix = {"sources": {}}  # not trained on chats, though it may know their format from its base
-        base = provenance_of(layout.BASE)
-        found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores}
-        card = model_card(
-            talker,
-            form="transformers" if transformers else "gguf" if gguf else "plain",
-            folder=Path(folder).name,
-            **found,
-            base=base,
-            private=sharing.private,
-            leaks=sharing.leaks,
-        )
-        with atomic_path(Path(folder)) as temporary:
-            if transformers:
-                export_transformers(talker, temporary, card=card, base=base)
-            elif gguf:
-                precision: Precision = "f32" if f32 else "q8_0" if q8 else "f16"
-                export_gguf(talker, temporary, precision=precision, card=card, base=base)
-            else:
-                export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card, base=base)
+    if Path(model) == layout.PRETRAINED:
+        chat_mix = {"sources": {}}  # not trained on chats, though it may know their format from its base
+    base = provenance_of(layout.BASE)
+    found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores}
+    card = model_card(
+        talker,
+        form="transformers" if transformers else "gguf" if gguf else "plain",
+        folder=Path(folder).name,
+        **found,
+        base=base,
+        private=sharing.private,
+        leaks=sharing.leaks,
+    )
+    with atomic_path(Path(folder)) as temporary:
+        if transformers:
+            export_transformers(talker, temporary, card=card, base=base)
+        elif gguf:
+            precision: Precision = "f32" if f32 else "q8_0" if q8 else "f16"
+            export_gguf(talker, temporary, precision=precision, card=card, base=base)
+        else:
+            export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card, base=base)
     typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")
 
 
@@ -311,12 +301,11 @@ Training = StrEnum("Training", list(layout.MODEL_OF))  # type: ignore[misc]  # m
 @app.command()
 def join(stage: Annotated[Training, typer.Argument(help="the stage that host 0 runs with `dvc repro`")]) -> None:
     """Help host 0 train: run this on every other host, with NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT set."""
-    with one_sentence():
-        # Set before torch is imported: it would print a stack trace when host 0's store, which ends first, is gone.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        from niels_gpt.pipeline.training import join_training
+    # Set before torch is imported: it would print a stack trace when host 0's store, which ends first, is gone.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from niels_gpt.pipeline.training import join_training
 
-        join_training(stage.value)
+    join_training(stage.value)
 
 
 for command in (benchmark, compare, find, init, new, upgrade, run, store):
@@ -338,23 +327,22 @@ def report(
     ] = None,
 ) -> None:
     """Write the results of the last run as one HTML page, serve a live page, or send the curves to a tracker."""
-    with one_sentence():
-        if to is not None:
-            send_curves(to, live=live)
-            return
-        if not live:
-            for line in summary_lines():
-                typer.echo(line)
-        if text:
-            return
-        from niels_gpt.cli.report import build_watch, write_report
+    if to is not None:
+        send_curves(to, live=live)
+        return
+    if not live:
+        for line in summary_lines():
+            typer.echo(line)
+    if text:
+        return
+    from niels_gpt.cli.report import build_watch, write_report
 
-        if live:
-            from niels_gpt.talk.server.access import listen, make_server
+    if live:
+        from niels_gpt.talk.server.access import listen, make_server
 
-            listening = listen(port)
-            typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C stops it)")
-            make_server(build_watch(layout.LOGS)).run(sockets=[listening])
-            return
-        write_report(file)
-        typer.echo(f"page     {file}: open it in a browser")
+        listening = listen(port)
+        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C stops it)")
+        make_server(build_watch(layout.LOGS)).run(sockets=[listening])
+        return
+    write_report(file)
+    typer.echo(f"page     {file}: open it in a browser")

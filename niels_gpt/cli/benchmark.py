@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from niels_gpt.cli.console import one_sentence
 from niels_gpt.cli.export import final_model, open_model
 from niels_gpt.files.messages import progress, read_text
 
@@ -43,10 +42,9 @@ def benchmark(
     model: Annotated[str | None, typer.Option("--model", help="model folder: models/sft, models/pretrain")] = None,
 ) -> None:
     """Score the model on a public evaluation set with lm-eval (zero-shot), to compare with published models."""
-    with one_sentence():
-        talker = open_model(model or final_model(), slots=SLOTS)
-        for line in result_lines(name.value, evaluate(talker, make_tasks(name.value, source))):
-            typer.echo(line)
+    talker = open_model(model or final_model(), slots=SLOTS)
+    for line in result_lines(name.value, evaluate(talker, make_tasks(name.value, source))):
+        typer.echo(line)
 
 
 def make_tasks(name: str, source: str | None) -> list[Any]:

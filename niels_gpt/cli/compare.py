@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from niels_gpt.cli.console import one_sentence, refuse_foreign
+from niels_gpt.cli.console import refuse_foreign
 from niels_gpt.cli.results import without_card
 from niels_gpt.files.atomic import write_text
 from niels_gpt.files.checks import check_keys
@@ -280,29 +280,28 @@ def compare(
     html: Annotated[Path, typer.Option("--html", metavar="FILE", help="page to write, with the curves")] = PAGE,
 ) -> None:
     """Compare experiments: ten numbers each, the parameters that differ, and a page with learning curves."""
-    with one_sentence():
-        if not layout.DAG.is_file():
-            raise ValueError("there is no dvc.yaml here: run this in the project's folder")
-        refuse_foreign(html, TITLE)
-        asked, older = list(dict.fromkeys(names or [])), 0
-        if not asked:
-            experiments = list_experiments(Path())
-            head = ["HEAD"] if ask_git(Path(), "rev-parse", "--verify", "--quiet", "HEAD") else []
-            asked, older = [WORKSPACE, *head, *list(experiments)[:n]], len(experiments) - n
-        faults: list[str] = []
-        results = [result_of(experiment, fault=faults.append) for experiment in read_experiments(Path(), asked, _FILES)]
-        if not names:
-            results, doubles = without_doubles(results)
-            faults += doubles
-        write_text(html, render_comparison(results))
-        for line in lay_out(comparison_of(results), width=_WIDTH):
-            typer.echo(visible(line))
-        typer.echo()
-        more = [f"{older} older experiments are not shown: -n {n + older} shows them"] if older > 0 else []
-        for said in (*faults, *more, *notes(results)):
-            typer.echo(f"note: {visible(said)}")
-        for line in (*legend(results), f"* best, - missing; {html} has the learning curves"):
-            typer.echo(line)
+    if not layout.DAG.is_file():
+        raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+    refuse_foreign(html, TITLE)
+    asked, older = list(dict.fromkeys(names or [])), 0
+    if not asked:
+        experiments = list_experiments(Path())
+        head = ["HEAD"] if ask_git(Path(), "rev-parse", "--verify", "--quiet", "HEAD") else []
+        asked, older = [WORKSPACE, *head, *list(experiments)[:n]], len(experiments) - n
+    faults: list[str] = []
+    results = [result_of(experiment, fault=faults.append) for experiment in read_experiments(Path(), asked, _FILES)]
+    if not names:
+        results, doubles = without_doubles(results)
+        faults += doubles
+    write_text(html, render_comparison(results))
+    for line in lay_out(comparison_of(results), width=_WIDTH):
+        typer.echo(visible(line))
+    typer.echo()
+    more = [f"{older} older experiments are not shown: -n {n + older} shows them"] if older > 0 else []
+    for said in (*faults, *more, *notes(results)):
+        typer.echo(f"note: {visible(said)}")
+    for line in (*legend(results), f"* best, - missing; {html} has the learning curves"):
+        typer.echo(line)
 
 
 _LOSSES, _VALIDATIONS = {"step", "loss", "lr"}, {"step", "val_loss"}  # required columns of the curves

@@ -7,8 +7,7 @@ import io
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import takewhile
@@ -328,18 +327,6 @@ def refuse_foreign(path: Path, *titles: str) -> None:
         raise ValueError(f"{path} exists and was not written by this command: give another name")
 
 
-@contextmanager
-def one_sentence() -> Iterator[None]:
-    """Print an expected error as one line on stderr and exit with status 1."""
-    try:
-        yield
-    except (typer.Exit, typer.Abort, BrokenPipeError):  # normal ends of a command, and `| head`
-        raise
-    except EXPECTED as error:
-        typer.echo(f"ERROR: {sentence_with_remedy(error)}", err=True)
-        raise typer.Exit(1) from error
-
-
 def show_version(wanted: bool) -> None:
     """Print the version and exit if `--version` was given."""
     if wanted:
@@ -373,8 +360,8 @@ ALIASES = {
 SHORT = {"trace": ["find", "--trace"]}  # typed often, and no command of its own
 
 
-class AliasGroup(TyperGroup):
-    """Group that runs a command under a short name, or under its former name after printing the new one."""
+class Commands(TyperGroup):
+    """All commands, also under short and former names; an expected error is one line on stderr and status 1."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         args = [*SHORT.get(args[0], args[:1]), *args[1:]] if args else args
@@ -384,6 +371,15 @@ class AliasGroup(TyperGroup):
                 args = [*new.split(), *args[len(words) :]]
                 break
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, BrokenPipeError):  # normal ends of a command, and `| head`
+            raise
+        except EXPECTED as error:
+            typer.echo(f"ERROR: {sentence_with_remedy(error)}", err=True)
+            raise typer.Exit(1) from error
 
 
 class PresetCommand(TyperCommand):

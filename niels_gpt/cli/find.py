@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from niels_gpt.cli.console import one_sentence
 from niels_gpt.files.messages import EXPECTED, sentence, visible
 from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.stores import open_library
@@ -30,25 +29,24 @@ def find(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Search your notes; `niels-gpt trace TEXT` is short for `niels-gpt find --trace TEXT`."""
-    with one_sentence():
-        from niels_gpt.trace.library import find_lines, to_json, trace_lines
+    from niels_gpt.trace.library import find_lines, to_json, trace_lines
 
-        params, typed = read_params()[0], " ".join(words)
-        library = ready_library(params)
-        found: Sequence[Span | Found]
-        if trace:
-            found = spans = library.trace(typed)
-            lines: Iterable[str] = trace_lines(spans)
-        else:
-            known = [index.name for index in library.indexes]
-            if unknown := [name for name in source or () if name not in known]:
-                raise ValueError(f"there is no index of {unknown[0]!r}; there are: {', '.join(known)}")
-            found = sections = library.find(typed, limit=limit, sources=source or note_sources(params))
-            lines = find_lines(sections)
-        if as_json:
-            lines = [json.dumps([to_json(item, with_path=True) for item in found], ensure_ascii=False, indent=1)]
-        for line in lines:
-            typer.echo(visible(line))
+    params, typed = read_params()[0], " ".join(words)
+    library = ready_library(params)
+    found: Sequence[Span | Found]
+    if trace:
+        found = spans = library.trace(typed)
+        lines: Iterable[str] = trace_lines(spans)
+    else:
+        known = [index.name for index in library.indexes]
+        if unknown := [name for name in source or () if name not in known]:
+            raise ValueError(f"there is no index of {unknown[0]!r}; there are: {', '.join(known)}")
+        found = sections = library.find(typed, limit=limit, sources=source or note_sources(params))
+        lines = find_lines(sections)
+    if as_json:
+        lines = [json.dumps([to_json(item, with_path=True) for item in found], ensure_ascii=False, indent=1)]
+    for line in lines:
+        typer.echo(visible(line))
 
 
 def ready_library(params: Params, *, private: bool = True) -> Library:

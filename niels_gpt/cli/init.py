@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from niels_gpt.cli.console import Setting, one_sentence, read_sample, with_settings
+from niels_gpt.cli.console import Setting, read_sample, with_settings
 from niels_gpt.cli.survey import Survey, describe, survey_folder
 from niels_gpt.data.chat import iter_own_chats
 from niels_gpt.data.dialogues import Settings as Dialogues
@@ -82,37 +82,36 @@ def init(
     ] = True,
 ) -> None:
     """Survey your text and write a params.yaml that fits it, this machine and the hours you have."""
-    with one_sentence():
-        for name in [*folders, *(chat or [])]:
-            _check_place(name)
-        if not layout.PRESETS.is_dir() or not layout.DAG.is_file():
-            raise ValueError("there is no dvc.yaml with presets/ here: run this in the project's folder")
-        sample = read_sample(layout.PRESETS)
-        refuse_without_repository(Path())
-        refuse_uncommitted(Path(), layout.PARAMS)
-        surveys = look_at(folders)
-        chats = [_own_chats(path) for path in chat or []]
-        base = _chosen_base(start)
-        for survey in surveys:
-            for line in describe(survey):
-                typer.echo(visible(line))
-        how: dict[str, Any] = {"sample": sample, "runtime": _runtime(), "hours": hours, "speed": speed}
-        said = f"base     {BUNDLED}, which is installed; `--from {_SCRATCH}` trains from scratch instead"
-        try:
-            if base and not start:
-                base.check_room(str(how["runtime"].get("device", "auto")))
-            plan, text, ahead = _planned(surveys, chats, base=base, **how)
-        except ValueError as error:
-            if start or not base:
-                raise
-            said = f"base     not used, although {base.name} is installed: {error}"
-            plan, text, ahead = _planned(surveys, chats, base=None, **how)
-        with without_dvc(Path()):
-            commit = write_baseline(text)
-            removed = remove_leftovers(Path(), parse_yaml(text, name="the new params.yaml"))
-        lines = _summary(plan, ahead, commit=commit, removed=removed, hours=hours, own_chats=bool(chats))
-        for line in ["", *([said] if base and not start else []), *lines]:
+    for name in [*folders, *(chat or [])]:
+        _check_place(name)
+    if not layout.PRESETS.is_dir() or not layout.DAG.is_file():
+        raise ValueError("there is no dvc.yaml with presets/ here: run this in the project's folder")
+    sample = read_sample(layout.PRESETS)
+    refuse_without_repository(Path())
+    refuse_uncommitted(Path(), layout.PARAMS)
+    surveys = look_at(folders)
+    chats = [_own_chats(path) for path in chat or []]
+    base = _chosen_base(start)
+    for survey in surveys:
+        for line in describe(survey):
             typer.echo(visible(line))
+    how: dict[str, Any] = {"sample": sample, "runtime": _runtime(), "hours": hours, "speed": speed}
+    said = f"base     {BUNDLED}, which is installed; `--from {_SCRATCH}` trains from scratch instead"
+    try:
+        if base and not start:
+            base.check_room(str(how["runtime"].get("device", "auto")))
+        plan, text, ahead = _planned(surveys, chats, base=base, **how)
+    except ValueError as error:
+        if start or not base:
+            raise
+        said = f"base     not used, although {base.name} is installed: {error}"
+        plan, text, ahead = _planned(surveys, chats, base=None, **how)
+    with without_dvc(Path()):
+        commit = write_baseline(text)
+        removed = remove_leftovers(Path(), parse_yaml(text, name="the new params.yaml"))
+    lines = _summary(plan, ahead, commit=commit, removed=removed, hours=hours, own_chats=bool(chats))
+    for line in ["", *([said] if base and not start else []), *lines]:
+        typer.echo(visible(line))
 
 
 def look_at(folders: Sequence[str]) -> list[Survey]:

@@ -13,8 +13,6 @@ import click
 import numpy as np
 import typer
 
-from niels_gpt.cli.base import inspect_bases
-from niels_gpt.cli.console import one_sentence
 from niels_gpt.cli.results import read_result
 from niels_gpt.data.corpus.loading import Slice, cut_source
 from niels_gpt.data.corpus.mix import exposures, read_too_often
@@ -27,6 +25,7 @@ from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import located
 from niels_gpt.pipeline.params import Params, read_params
+from niels_gpt.pipeline.sources import BUNDLED
 from niels_gpt.pipeline.stores import store_of
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
@@ -168,7 +167,6 @@ def side_by_side(left: str, right: str, *, width: int) -> Iterator[str]:
 
 
 app = typer.Typer(no_args_is_help=True, help="Show what the model is trained on, and what it can start from.")
-app.command("bases")(inspect_bases)
 
 
 @app.command("tokenizer")
@@ -182,14 +180,13 @@ def inspect_tokenizer(
     from niels_gpt.pipeline.stores import token_places
     from niels_gpt.tokenizer import load_tokenizer
 
-    with one_sentence():
-        params, mix = read_params()[0], read_result(layout.MIX)
-        chosen, places = load_tokenizer(layout.TOKENIZER), token_places(params)
-        sources = {
-            name: report_source(chosen, train_files(name, manifest, places=places, vocab_size=mix["vocab_size"]))
-            for name, manifest in mix["sources"].items()
-        }
-        typer.echo(format_report(chosen, sources, line=line))
+    params, mix = read_params()[0], read_result(layout.MIX)
+    chosen, places = load_tokenizer(layout.TOKENIZER), token_places(params)
+    sources = {
+        name: report_source(chosen, train_files(name, manifest, places=places, vocab_size=mix["vocab_size"]))
+        for name, manifest in mix["sources"].items()
+    }
+    typer.echo(format_report(chosen, sources, line=line))
 
 
 @app.command("documents")
@@ -204,15 +201,14 @@ def inspect_documents(
     ] = False,
 ) -> None:
     """Show the first documents of a source as loaded: name, size, beginning; or its near duplicates or secrets."""
-    with one_sentence():
-        if duplicates:
-            for line in shown_pairs(read_params()[0], source, n=n):
-                typer.echo(visible(line))
-        elif secrets:
-            click.echo_via_pager(visible(line) + "\n" for line in listed_secrets(read_params()[0], source))
-        else:
-            for line in _first_documents(source, n):
-                typer.echo(line)
+    if duplicates:
+        for line in shown_pairs(read_params()[0], source, n=n):
+            typer.echo(visible(line))
+    elif secrets:
+        click.echo_via_pager(visible(line) + "\n" for line in listed_secrets(read_params()[0], source))
+    else:
+        for line in _first_documents(source, n):
+            typer.echo(line)
 
 
 def _first_documents(source: str | None, n: int) -> Iterator[str]:
@@ -231,22 +227,21 @@ def _first_documents(source: str | None, n: int) -> Iterator[str]:
 @app.command("mix")
 def inspect_mix() -> None:
     """Show each source's weight in the mix, its tokens, and its epochs in a run."""
-    with one_sentence():
-        params, mix = read_params()[0], read_result(layout.MIX)
-        tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
-        seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
-        typer.echo(f"{'source':<12}{'weight':>8}{'share':>8}{'tokens':>14}{'epochs':>12}")
-        for name, source in seen.items():
-            weight = params.p_train.get(name, 0.0)
-            typer.echo(f"{name:<12}{weight:>8g}{source.share:>8.3f}{source.tokens:>14,}{source.epochs:>12.2f}")
+    params, mix = read_params()[0], read_result(layout.MIX)
+    tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
+    seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
+    typer.echo(f"{'source':<12}{'weight':>8}{'share':>8}{'tokens':>14}{'epochs':>12}")
+    for name, source in seen.items():
+        weight = params.p_train.get(name, 0.0)
+        typer.echo(f"{name:<12}{weight:>8g}{source.share:>8.3f}{source.tokens:>14,}{source.epochs:>12.2f}")
 
-        from niels_gpt.model.size import most_epochs, parameter_count
-        from niels_gpt.pipeline.training import model_config
+    from niels_gpt.model.size import most_epochs, parameter_count
+    from niels_gpt.pipeline.training import model_config
 
-        parameters = parameter_count(model_config(params, V=mix["vocab_size"]))
-        most = most_epochs(parameters, in_epochs=params.train.windows == "epochs")
-        for sentence in read_too_often(seen, most=most):
-            typer.echo(f"note: {sentence}")
+    parameters = parameter_count(model_config(params, V=mix["vocab_size"]))
+    most = most_epochs(parameters, in_epochs=params.train.windows == "epochs")
+    for sentence in read_too_often(seen, most=most):
+        typer.echo(f"note: {sentence}")
 
 
 @app.command("batch")
@@ -259,9 +254,8 @@ def inspect_batch(
     ] = False,
 ) -> None:
     """Show a training batch as the model sees it: each row with its source and the ends of documents."""
-    with one_sentence():
-        for line in _chats(rows, color=color) if sft else _rows(step, rows, color=color):
-            typer.echo(line)
+    for line in _chats(rows, color=color) if sft else _rows(step, rows, color=color):
+        typer.echo(line)
 
 
 def _rows(step: int, rows: int, *, color: bool) -> Iterator[str]:
@@ -291,3 +285,62 @@ def _chats(rows: int, *, color: bool) -> Iterator[str]:
             x, y, masked = (tensor[0].tolist() for tensor in examples.examples(np.array([row])))
             learned = [False, *(target != IGNORE_INDEX for target in masked)]
             yield f"--- {name} {row}\n{mark_chat(tokenizer, [x[0], *y], learned, color=color)}\n"
+
+
+_BASE_HEAD = ("from", "model", "size", "licence", "here")
+_AT_THE_HUB = {
+    "HuggingFaceTB/SmolLM2-135M-Instruct": ("135 M parameters, answers chats", "apache-2.0"),
+    "Qwen/Qwen3-0.6B-Base": ("0.6 B parameters", "apache-2.0"),
+}
+
+
+@app.command("bases")
+def inspect_bases() -> None:
+    """List pretrained models to start from: what to write as base.from in params.yaml, size, licence, what is here."""
+    rows = [_BASE_HEAD, *_bases()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    typer.echo("\nA hub id needs base.revision, a full commit sha. A folder or file is written as base.input, too.")
+    if (file := layout.BASE / "origin.json").is_file():
+        origin = read_meta(file, required=["from", "family", "parameters", "licence"])
+        what = f"{origin['family']}, {origin['parameters']:,} parameters, {origin['licence']}"
+        typer.echo(f"{layout.BASE} holds {origin['from']}: {what}")
+
+
+def _bases() -> Iterator[tuple[str, ...]]:
+    from niels_gpt.base.importing import BUNDLED_BYTES, INSTALL, bundled_file
+
+    try:
+        here = "installed" if bundled_file() else ""
+    except ValueError:
+        here = f"no: {INSTALL}"
+    yield BUNDLED, "SmolLM2-135M-Instruct in 4 bits, answers chats", _megabytes(BUNDLED_BYTES), "apache-2.0", here
+    cached = _cached_models()
+    for name in (*_AT_THE_HUB, *(name for name in cached if name not in _AT_THE_HUB)):
+        what, licence = _AT_THE_HUB.get(name, ("", ""))
+        size, here = cached.get(name, ("", "no: the import fetches it"))
+        yield name, what, size, licence, here
+    yield "FOLDER", "Llama or Qwen3 in transformers' form, with safetensors", "", "", ""
+    yield "FILE.gguf", "Llama or Qwen3 as llama.cpp reads it", "", "", ""
+
+
+def _cached_models() -> dict[str, tuple[str, str]]:
+    """Return size and commits of the models in the hub's local cache that have safetensors."""
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+
+    try:
+        repos = sorted(scan_cache_dir().repos, key=lambda repo: repo.repo_id)
+    except CacheNotFound:
+        return {}
+    found = {}
+    for repo in repos:
+        usable = [r for r in repo.revisions if any(file.file_name.endswith(".safetensors") for file in r.files)]
+        if repo.repo_type == "model" and usable:
+            commits = ", ".join(sorted(revision.commit_hash for revision in usable))
+            found[repo.repo_id] = _megabytes(repo.size_on_disk), f"cached, revision {commits}"
+    return found
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"

@@ -15,7 +15,6 @@ from typing import Annotated
 import typer
 
 import niels_gpt
-from niels_gpt.cli.console import one_sentence
 from niels_gpt.cli.init import Chat, Hours, Start, init
 from niels_gpt.files.atomic import atomic_path, write_text
 from niels_gpt.files.messages import read_text
@@ -47,16 +46,15 @@ def new(
     start: Start = None,
 ) -> None:
     """Write a project folder for your text: dvc.yaml, params.yaml, git and DVC set up, and what `init` chooses."""
-    with one_sentence():
-        if folder.exists():
-            raise ValueError(f"{folder} exists: name a new folder, or run `niels-gpt init` in it if it is a project")
-        if shutil.which("git") is None:
-            raise ValueError("git is not installed, which keeps a project's history: install it, then run this again")
-        inputs = [[os.path.abspath(os.path.expanduser(path)) for path in paths] for paths in (texts, chat or [])]
-        with atomic_path(folder) as temporary:
-            write_project(temporary, name=folder.name)
-            with chdir(temporary):
-                init(inputs[0], hours=hours, chat=inputs[1], start=start)
+    if folder.exists():
+        raise ValueError(f"{folder} exists: name a new folder, or run `niels-gpt init` in it if it is a project")
+    if shutil.which("git") is None:
+        raise ValueError("git is not installed, which keeps a project's history: install it, then run this again")
+    inputs = [[os.path.abspath(os.path.expanduser(path)) for path in paths] for paths in (texts, chat or [])]
+    with atomic_path(folder) as temporary:
+        write_project(temporary, name=folder.name)
+        with chdir(temporary):
+            init(inputs[0], hours=hours, chat=inputs[1], start=start)
     typer.echo(f"project  {folder}: `cd {folder}`, then `niels-gpt run`")
 
 
@@ -64,22 +62,21 @@ def upgrade(
     write: Annotated[bool, typer.Option("--write", help="write the installed version's dvc.yaml")] = False,
 ) -> None:
     """Show what the installed version changes in this project's dvc.yaml."""
-    with one_sentence():
-        made = made_by()
-        if made is None:
-            raise ValueError("this folder was not made by `niels-gpt new`: upgrade a clone with `git pull`")
-        old, dag = read_text(layout.DAG), project_dag()
-        if old == dag:
-            typer.echo(f"{layout.DAG} is that of the installed version, {version('niels_gpt')}")
-            return
-        if not write:
-            lines = difflib.unified_diff(old.splitlines(), dag.splitlines(), made, version("niels_gpt"), lineterm="")
-            typer.echo("\n".join(lines))
-            typer.echo("\n`niels-gpt upgrade --write` writes it; stages whose code changed run again")
-            return
-        refuse_uncommitted(Path(), layout.DAG)
-        write_text(layout.DAG, dag)
-        typer.echo(f"{layout.DAG} is now that of {version('niels_gpt')}; `git checkout {layout.DAG}` restores it")
+    made = made_by()
+    if made is None:
+        raise ValueError("this folder was not made by `niels-gpt new`: upgrade a clone with `git pull`")
+    old, dag = read_text(layout.DAG), project_dag()
+    if old == dag:
+        typer.echo(f"{layout.DAG} is that of the installed version, {version('niels_gpt')}")
+        return
+    if not write:
+        lines = difflib.unified_diff(old.splitlines(), dag.splitlines(), made, version("niels_gpt"), lineterm="")
+        typer.echo("\n".join(lines))
+        typer.echo("\n`niels-gpt upgrade --write` writes it; stages whose code changed run again")
+        return
+    refuse_uncommitted(Path(), layout.DAG)
+    write_text(layout.DAG, dag)
+    typer.echo(f"{layout.DAG} is now that of {version('niels_gpt')}; `git checkout {layout.DAG}` restores it")
 
 
 def refuse_other_version() -> None:

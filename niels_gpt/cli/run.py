@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from niels_gpt.cli.console import one_sentence, refuse_foreign
+from niels_gpt.cli.console import refuse_foreign
 from niels_gpt.cli.new import refuse_other_version
 from niels_gpt.cli.results import read_result
 from niels_gpt.data.corpus.parts import MANIFEST
@@ -247,31 +247,30 @@ def run(
     ] = None,
 ) -> None:
     """Run what has changed since the last time, from reading the text to the report, and show how far it is."""
-    with one_sentence():
-        if not layout.DAG.is_file():
-            raise ValueError("there is no dvc.yaml here: run this in the project's folder")
-        refuse_other_version()
-        for sentence in mend(Path()):
-            typer.echo(sentence)
-        if print_problems():
-            raise typer.Exit(1)
-        from niels_gpt.cli.report import REPORT_FILE, TITLES, write_report
+    if not layout.DAG.is_file():
+        raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+    refuse_other_version()
+    for sentence in mend(Path()):
+        typer.echo(sentence)
+    if print_problems():
+        raise typer.Exit(1)
+    from niels_gpt.cli.report import REPORT_FILE, TITLES, write_report
 
-        refuse_foreign(REPORT_FILE, *TITLES)
-        params, raw = read_params()
-        board = Board(stage_titles(raw), partial(number_of, params=params))
-        status, stopped = _watched(arguments or [], board)
-        if stopped:
-            typer.echo(f"stopped; `niels-gpt run` continues from there (all lines are in {LOG})", err=True)
-            raise typer.Exit(130)
-        if status:
-            raise ValueError(f"{visible(board.error or board.last)} (all lines are in {LOG})")
-        if not all(phase.done for phase in board.phases):  # only some stages were asked for
-            typer.echo(f"done; `niels-gpt run` runs the other stages (all lines are in {LOG})")
-            return
-        write_report(REPORT_FILE)
-        for line in closing_lines(params):
-            typer.echo(line)
+    refuse_foreign(REPORT_FILE, *TITLES)
+    params, raw = read_params()
+    board = Board(stage_titles(raw), partial(number_of, params=params))
+    status, stopped = _watched(arguments or [], board)
+    if stopped:
+        typer.echo(f"stopped; `niels-gpt run` continues from there (all lines are in {LOG})", err=True)
+        raise typer.Exit(130)
+    if status:
+        raise ValueError(f"{visible(board.error or board.last)} (all lines are in {LOG})")
+    if not all(phase.done for phase in board.phases):  # only some stages were asked for
+        typer.echo(f"done; `niels-gpt run` runs the other stages (all lines are in {LOG})")
+        return
+    write_report(REPORT_FILE)
+    for line in closing_lines(params):
+        typer.echo(line)
 
 
 def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from niels_gpt.cache.windows import listed_files
-from niels_gpt.cli.console import one_sentence
 from niels_gpt.data.corpus.parts import MANIFEST, open_texts
 from niels_gpt.files.checks import described_by, read_meta, sha256_file
 from niels_gpt.files.store import Store
@@ -70,16 +69,15 @@ def store(
     this checkout and those in its DVC cache, but not those of other checkouts that use the same store. --checkpoints
     frees what runs were resumed from: their models are in models/ and in DVC's cache.
     """
-    with one_sentence():
-        if checkpoints:
-            from niels_gpt.train.state import delete_runs
+    if checkpoints:
+        from niels_gpt.train.state import delete_runs
 
-            count, size = delete_runs(layout.CHECKPOINTS, unfinished=all_runs)
-            typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
-        elif prune:
-            _prune(delete=delete)
-        else:
-            _verify(delete=delete)
+        count, size = delete_runs(layout.CHECKPOINTS, unfinished=all_runs)
+        typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
+    elif prune:
+        _prune(delete=delete)
+    else:
+        _verify(delete=delete)
 
 
 def _verify(*, delete: bool) -> None:
