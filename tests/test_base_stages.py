@@ -22,8 +22,9 @@ from niels_gpt.base.imported import provenance_of
 from niels_gpt.cache.windows import Places, open_mix
 from niels_gpt.checkpoint import load_checkpoint, load_model
 from niels_gpt.cli.app import app
-from niels_gpt.cli.doctor import examine, seconds_to_train
+from niels_gpt.cli.doctor import examine
 from niels_gpt.cli.results import summary_lines
+from niels_gpt.cli.sizing import seconds_to_train
 from niels_gpt.eval.held_out import score_stream
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import Damaged

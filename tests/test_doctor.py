@@ -16,9 +16,10 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from niels_gpt.cli import doctor as doctor_module
+from niels_gpt.cli import sizing
 from niels_gpt.cli.app import app
-from niels_gpt.cli.doctor import examine, model_config, seconds_to_train
+from niels_gpt.cli.doctor import examine
+from niels_gpt.cli.sizing import model_config, seconds_to_train
 from niels_gpt.config import ModelConfig
 from niels_gpt.data import hub
 from niels_gpt.device import prepare_device
@@ -138,9 +139,9 @@ def test_a_busy_machine_is_told_from_a_slow_one(params: dict[str, Any], monkeypa
         return torch.zeros(())
 
     threads = [2]
-    monkeypatch.setattr(doctor_module, "build_step", lambda *_, **__: tick)
-    monkeypatch.setattr(doctor_module.time, "perf_counter", lambda: spent["wall"])
-    monkeypatch.setattr(doctor_module.time, "process_time", lambda: spent["cpu"])
+    monkeypatch.setattr(sizing, "build_step", lambda *_, **__: tick)
+    monkeypatch.setattr(sizing.time, "perf_counter", lambda: spent["wall"])
+    monkeypatch.setattr(sizing.time, "process_time", lambda: spent["cpu"])
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
     monkeypatch.setattr(torch, "set_num_threads", lambda n: threads.__setitem__(0, n))
     runtime = {**params["runtime"], "threads": 2}
@@ -310,7 +311,7 @@ def test_training_that_cannot_fit_is_reported_by_doctor_and_refused_before_a_mod
 ) -> None:
     for section, values in changes.items():
         params[section] |= values
-    monkeypatch.setattr(doctor_module, "GPT", lambda cfg: pytest.fail("a model was built"))
+    monkeypatch.setattr(sizing, "GPT", lambda cfg: pytest.fail("a model was built"))
     bad = [finding for finding in examine(params, folder=tmp_path) if finding.what.startswith("train: training needs")]
     (found,) = bad
     assert f"({least} " in found.what or f", {least} " in found.what

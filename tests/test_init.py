@@ -21,10 +21,9 @@ from niels_gpt.cli import init as init_module
 from niels_gpt.cli import plan as plan_module
 from niels_gpt.cli.app import app
 from niels_gpt.cli.console import Setting, with_settings
-from niels_gpt.cli.doctor import Outlook, Pace
 from niels_gpt.cli.plan import FEW_DOCUMENTS, OwnChats, Plan, plan_text, source_names
 from niels_gpt.cli.plan_base import ChosenBase, plan_tuning
-from niels_gpt.cli.sizing import SIZES, Machine, Size, fit_run, vocabulary_for
+from niels_gpt.cli.sizing import SIZES, Machine, Outlook, Pace, Size, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, survey_folder
 from niels_gpt.config import ModelConfig
 from niels_gpt.data.corpus.mix import exposures, read_too_often
@@ -614,7 +613,7 @@ def test_real_steps_correct_what_a_matrix_product_promised(
     how: dict[str, Any] = {"base": None, "sample": SAMPLE, "runtime": {}, "hours": 1.0}
     promised, _, _ = init_module._planned(surveys, [], speed=False, **how)
     pace = Pace(10 * promised.run.seconds(LAPTOP), busy=0.75)
-    monkeypatch.setattr("niels_gpt.cli.doctor.seconds_to_train", lambda *_: {"train": pace})
+    monkeypatch.setattr("niels_gpt.cli.sizing.seconds_to_train", lambda *_: {"train": pace})
     monkeypatch.setattr("niels_gpt.cli.sizing.seconds_to_start", lambda: 2 * LAPTOP.start)
     real, _, ahead = init_module._planned(surveys, [], speed=True, **how)
     assert real.run.tokens * real.run.flops == pytest.approx(promised.run.tokens * promised.run.flops / 10, rel=0.1)

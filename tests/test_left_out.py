@@ -15,7 +15,8 @@ import yaml
 from typer.testing import CliRunner
 
 from niels_gpt.cli.app import app
-from niels_gpt.cli.doctor import examine, seconds_to_train
+from niels_gpt.cli.doctor import examine
+from niels_gpt.cli.sizing import seconds_to_train
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import parse_params
@@ -136,8 +137,8 @@ def test_nobody_waits_for_a_disabled_stage(own_text: Path, monkeypatch: pytest.M
             join_training(stage)
     params = parse_params(Path("params.yaml").read_text())[1]
     assert "models/sft: skipped, since sft.run is false" in [found.what for found in examine(params, folder=Path())]
-    monkeypatch.setattr("niels_gpt.cli.doctor._MEASURED_S", 0.01)
-    monkeypatch.setattr("niels_gpt.cli.doctor.build_step", lambda *_, **__: lambda *_, **__: torch.zeros(()))
+    monkeypatch.setattr("niels_gpt.cli.sizing._MEASURED_S", 0.01)
+    monkeypatch.setattr("niels_gpt.cli.sizing.build_step", lambda *_, **__: lambda *_, **__: torch.zeros(()))
     assert list(seconds_to_train(params)) == ["train"]
 
 

@@ -222,7 +222,7 @@ def doctor(
     wrong = [problem.path for problem in problems]
     for problem in problems:
         typer.echo(f"BAD  {visible(problem.sentence)}")
-    from niels_gpt.cli.doctor import examine, seconds_to_train
+    from niels_gpt.cli.doctor import examine, examine_speed
 
     bad = len(problems)
     for finding in examine(params, folder=Path(), wrong=wrong):
@@ -231,8 +231,8 @@ def doctor(
         if to_do := finding.fix or finding.advice:
             typer.echo(f"     -> {to_do}")
     if speed and not bad:
-        for stage, pace in seconds_to_train(params).items():
-            typer.echo(f"ok   {stage} will take {pace}")
+        for finding in examine_speed(params):
+            typer.echo(f"ok   {finding.what}")
     raise typer.Exit(bool(bad))
 
 

@@ -35,10 +35,9 @@ from niels_gpt.pipeline.stage import remove_leftovers
 from niels_gpt.pipeline.yaml_files import ParamsError, default_at, parse_yaml
 
 if TYPE_CHECKING:
-    from niels_gpt.cli.doctor import Outlook
     from niels_gpt.cli.plan import OwnChats, Plan
     from niels_gpt.cli.plan_base import ChosenBase
-    from niels_gpt.cli.sizing import Machine
+    from niels_gpt.cli.sizing import Machine, Outlook
 
 
 _LEAST_HOURS, _MOST_HOURS = 0.05, 1000.0
@@ -228,10 +227,16 @@ def _planned(
     speed: bool,
 ) -> tuple[Plan, str, Outlook]:
     """Return a plan, its YAML and its outlook, by a matrix product's speed or, with `speed`, by that of real steps."""
-    from niels_gpt.cli.doctor import look_ahead, look_further, model_config, seconds_to_train
     from niels_gpt.cli.plan import plan_params, plan_text
     from niels_gpt.cli.plan_base import measured_machine, plan_tuning
-    from niels_gpt.cli.sizing import Machine, seconds_to_start
+    from niels_gpt.cli.sizing import (
+        Machine,
+        look_ahead,
+        look_further,
+        model_config,
+        seconds_to_start,
+        seconds_to_train,
+    )
     from niels_gpt.model.size import expected_ability
 
     values = parse_yaml(sample, name="presets/sample.yaml")

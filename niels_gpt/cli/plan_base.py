@@ -11,7 +11,7 @@ from typing import Any
 
 from niels_gpt.cli.console import Setting
 from niels_gpt.cli.plan import OwnChats, Plan, context_for, fit_hours, heading, name_inputs, source_entry
-from niels_gpt.cli.sizing import Machine, PlannedRun, Size, costs, seconds_to_start
+from niels_gpt.cli.sizing import Machine, PlannedRun, Size, costs, seconds_per_step, seconds_to_start
 from niels_gpt.cli.survey import Survey
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.device import prepare_device
@@ -181,8 +181,6 @@ def _settings(
 
 def measured_machine(base: ChosenBase, runtime: Mapping[str, Any], *, cuda: bool) -> Machine:
     """Return the FLOP/s of real training steps of the base's shape; on a CPU on a short row, in about 10 s."""
-    from niels_gpt.cli.doctor import seconds_per_step
-
     B, T = (_ROWS, _CONTEXT) if cuda else (1, 256)
     cfg = replace(base.cfg, T=min(T, base.cfg.T), dropout=0.0)
     train = TrainConfig(total_steps=4, B=B, precision="bf16" if cuda else "float32")

@@ -1,4 +1,4 @@
-"""Choose model size, number of tokens, batch size and steps for a given text and training time.
+"""What a run costs and gives: model and steps that fit text and hours, what they read, seconds per step, expected loss.
 
 Of a few sizes, take the one with the lowest loss by the scaling law, within the time and within the number of epochs
 that has helped. docs/recipe.md has the runs behind the figures.
@@ -10,16 +10,42 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from niels_gpt.config import ModelConfig
+from niels_gpt.base.imported import is_imported, open_base
+from niels_gpt.cli.survey import PLAIN, text_bytes
+from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.data.corpus.mix import Exposure, exposures
+from niels_gpt.data.text import SUFFIXES
+from niels_gpt.device import prepare_device
+from niels_gpt.files.checks import read_meta
+from niels_gpt.files.messages import format_duration
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.size import BYTES, Reading, bytes_per_token, expected_bits_per_byte, flops_per_token, most_epochs
+from niels_gpt.model.size import (
+    BASE_BYTES_PER_TOKEN,
+    BYTES,
+    LARGEST_MODEL,
+    LARGEST_TEXT,
+    SMALLEST_MODEL,
+    SMALLEST_TEXT,
+    Ability,
+    Reading,
+    bytes_per_token,
+    expected_ability,
+    expected_bits_per_byte,
+    flops_per_token,
+    most_epochs,
+    parameter_count,
+)
+from niels_gpt.pipeline import layout
+from niels_gpt.train.step import build_step
+from niels_gpt.train.task import Batch, Execution
 
 # Stay below the number of epochs at which doctor warns: the exact number of tokens is known only after encoding.
 _OF_MOST_EPOCHS = 0.75
@@ -161,3 +187,197 @@ def costs(cfg: ModelConfig, T: int) -> tuple[int, int]:
     with torch.device("meta"):
         model = GPT(cfg)
     return model.parameter_count(), flops_per_token(model, T=T)
+
+
+# Outlook of a run, what it reads and what its model will write: one answer for `init` and `doctor`, from params.yaml.
+# Tokens of a text are estimated from its size until cache/mix.json has counted them, as the report does.
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Text that a run trains on, and the loss and ability expected of its model."""
+
+    seen: Mapping[str, Exposure]  # by source of text, if it has any weight and its size is known
+    text_bytes: float  # of training text
+    parameters: int | None  # None: those of a base that is not imported yet
+    bits: float | None  # expected by the scaling law, per byte; None from a base, which the law does not cover
+    ability: Ability
+    note: str = ""  # on the recipe or on the range of the law
+    further: tuple[float, Ability] | None = None  # hours that would do better, and what they would do
+
+    def remedies(self) -> list[str]:
+        """Return what would make the model write more than it will."""
+        if self.bits is None:
+            return ["what it says about your notes may be invented"]
+        hours = [f"with --hours {self.further[0]:g}: {self.further[1]}"] if self.further else []
+        base = "with a pretrained model: sentences in your style (--from smollm2; `make base` installs it)"
+        return [*hours, base] if self.ability != Ability.SENTENCES else []
+
+    @property
+    def epochs(self) -> str:
+        """Return the epochs over each source as text."""
+        return ", ".join(f"{name} {it.epochs:,.2f} of {it.tokens:,.0f} tokens" for name, it in self.seen.items())
+
+    @property
+    def loss(self) -> str:
+        """Return the expected loss as text; no figure below the range of the law."""
+        assert self.bits is not None
+        assert self.parameters is not None
+        what = f"{self.text_bytes / 1e6:.1f} MB of text and {self.parameters / 1e6:.1f} M parameters"
+        if self.text_bytes < SMALLEST_TEXT or self.parameters < SMALLEST_MODEL:
+            return f"{what} are too little to predict the final loss"
+        return f"{what}, expected loss about {self.bits:.2f} bits per byte on held-out English{self.note}"
+
+
+def look_ahead(
+    params: Mapping[str, Any], *, folder: Path, cfg: ModelConfig | None, known: Mapping[str, float] | None = None
+) -> Outlook:
+    """Return the outlook of a run; `cfg` is None for a base that is not imported yet.
+
+    `known` has the bytes of text in each folder of text, where they are known already.
+    """
+    texts = {name: source for name, source in params["sources"].items() if source["use"] == "text"}
+    pretrained, V = params["tokenizer"]["kind"] == "hf", params["tokenizer"].get("vocab_size", BYTES)
+    a_token = BASE_BYTES_PER_TOKEN if pretrained else bytes_per_token(V)
+    mix = read_meta(folder / layout.MIX) if (folder / layout.MIX).is_file() else {"sources": {}}
+    # Counts of another vocabulary are of an earlier run.
+    counted = mix["sources"] if cfg is None or mix.get("vocab_size", cfg.V) == cfg.V else {}
+    tokens = {
+        name: counted[name]["train"]["tokens"]
+        if name in counted
+        else (_trained_bytes(source, folder, a_token, size=(known or {}).get(name)) or 0.0) / a_token
+        for name, source in texts.items()
+    }
+    steps = params["train"]["total_steps"]
+    seen = exposures(params["p_train"], tokens, drawn=steps * params["train"]["B"] * params["model"]["T"])
+    # Text of unknown size is taken to be read once.
+    in_epochs = params["train"]["windows"] == "epochs"
+    readings = [
+        Reading((it.tokens or it.drawn) * a_token, it.drawn * a_token, in_epochs) for it in seen.values() if it.drawn
+    ]
+    size, parameters = sum(reading.size for reading in readings), parameter_count(cfg) if cfg else None
+    bits, note, ability = None, "", Ability.SENTENCES
+    if params["base"]["from"] is None and parameters is not None:
+        bits = expected_bits_per_byte(parameters, readings, steps=steps)
+        ability = expected_ability(parameters, readings, steps=steps)
+        note = " with preset v2's recipe, higher with this one" if params["train"]["optimizer"] != "muon" else ""
+        if size > LARGEST_TEXT or parameters > LARGEST_MODEL:
+            note += " (extrapolated: no run of this size was measured)"
+    return Outlook({name: it for name, it in seen.items() if it.epochs}, size, parameters, bits, ability, note)
+
+
+_LONGER = (0.25, 0.5, 1, 2, 4, 8, 24, 72, 240)  # hours to try
+
+
+def look_further(ahead: Outlook, ability_in: Callable[[float], Ability], *, hours: float) -> Outlook:
+    """Return the outlook with the fewest hours, of those worth trying, that do better than `hours`."""
+    better = list(Ability)[list(Ability).index(ahead.ability) + 1 :]
+    tried = ((more, ability_in(more)) for more in _LONGER if better and more > hours)
+    return replace(ahead, further=next((found for found in tried if found[1] in better), None))
+
+
+def _trained_bytes(source: Mapping[str, Any], folder: Path, a_token: float, *, size: float | None) -> float | None:
+    """Return the bytes of a source's training text as far as known before it is loaded; None if unknown."""
+    budget, load = source["budget"]["max_train_tokens"], source["load"]
+    limits = [budget * a_token] if budget is not None else []
+    if load.get("dataset") is None:
+        path = folder / source["input"]
+        try:
+            if size is None and load["kind"] == "text" and path.is_dir():
+                size = text_bytes(str(path), PLAIN if load.get("glob") else SUFFIXES)
+        except (ValueError, OSError):  # a file that cannot be read, which the checks of inputs name
+            pass
+        size = size_on_disk(path) if size is None else size
+        limits.append(size * (1 - (load.get("held_out_tail") or source["split"].get("val_frac", 0.0))))
+    return min(limits, default=None)
+
+
+def size_on_disk(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder; 0 if there is none."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size if path.is_file() else 0
+
+
+def model_config(params: Mapping[str, Any], folder: Path = Path()) -> ModelConfig | None:
+    """Return the configuration of the model to train; None if it is that of a base that is not imported yet."""
+    if params["base"]["from"] is not None:
+        base, given = folder / layout.BASE, params["model"]
+        return open_base(base).config(T=given["T"], dropout=given["dropout"]) if is_imported(base) else None
+    V = params["tokenizer"].get("vocab_size", BYTES)
+    return ModelConfig.from_section(params["model"], V=V)
+
+
+class Pace(NamedTuple):
+    """Seconds on idle cores, and the share of the cores that other programs took while it was measured, 0 to 1."""
+
+    seconds: float
+    busy: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.busy:
+            return f"about {format_duration(self.seconds)} here"
+        now = format_duration(self.seconds / (1 - self.busy))
+        return f"about {format_duration(self.seconds)} on idle cores, {now} while others take {self.busy:.0%} of them"
+
+
+def seconds_to_train(params: Mapping[str, Any], *stages: str) -> dict[str, Pace]:
+    """Return the expected time of `stages`, by default train and sft; {} with a base that is not imported yet."""
+    cfg, out = model_config(params), {}
+    if cfg is None:
+        return {}
+    for stage in stages or trained_stages(params):
+        settings = {key: value for key, value in params[stage].items() if key not in ("dropout", "run")}
+        train_cfg = TrainConfig(**settings)
+        a_step = seconds_per_step(cfg, train_cfg, params["runtime"])
+        runs = TAUGHT if train_cfg.teacher else 1
+        out[stage] = a_step._replace(seconds=a_step.seconds * train_cfg.total_steps * runs)
+    return out
+
+
+_MEASURED_S = 8.0  # seconds of real steps, train and sft together
+_IDLE = 0.75  # of the threads' wall time that is CPU time; above it, the rest is put down to serial parts of a step
+_PARALLEL = 0.9  # speed of n threads over n times that of one
+
+
+def seconds_per_step(cfg: ModelConfig, train_cfg: TrainConfig, runtime: Mapping[str, Any]) -> Pace:
+    """Return the pace of a training step here, from real steps on random tokens for 4 s.
+
+    A thread that waits for a core has wall time and no CPU time, which tells a busy machine from a slow one. One that
+    waits for another thread spins, so the CPU time of a step on idle cores is measured with one thread.
+    """
+    execution = execution_of(runtime)
+    step = build_step(GPT(cfg).to(execution.device), train_cfg, execution, state=None)
+    x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
+    batch = Batch.of(x, x, {})
+
+    def timed() -> tuple[float, float]:
+        """Return the wall and the CPU seconds of a step."""
+        start, cpu, steps = time.perf_counter(), time.process_time(), 0
+        while not steps or (time.perf_counter() - start < _MEASURED_S / 2 and steps < train_cfg.total_steps):
+            step(batch, lr=0.0, n=0).item()
+            steps += 1
+        return (time.perf_counter() - start) / steps, (time.process_time() - cpu) / steps
+
+    step(batch, lr=0.0, n=0).item()  # warm-up; compiles where runtime.compile asks for it
+    (wall, cpu), threads = timed(), torch.get_num_threads()
+    if execution.device != "cpu" or cpu > _IDLE * wall * threads:
+        return Pace(wall)
+    torch.set_num_threads(1)
+    idle = timed()[1] / (1 if threads == 1 else _PARALLEL * threads)
+    torch.set_num_threads(threads)
+    return Pace(idle, 1 - idle / wall) if idle < wall else Pace(wall)
+
+
+def trained_stages(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the stages that train; params.yaml may leave out fine-tuning."""
+    tuning = params.get("sft")
+    left_out = isinstance(tuning, Mapping) and tuning.get("run") is False
+    return ("train",) if left_out else ("train", "sft")
+
+
+def execution_of(runtime: Mapping[str, Any]) -> Execution:
+    """Return how a run would execute here; raise ValueError if it names a device that is not available."""
+    device = prepare_device(runtime["device"], threads=runtime["threads"])
+    as_run = {key: runtime[key] for key in ("compile", "micro_batch_tokens", "deterministic")}
+    return Execution(device=device, say=lambda text: None, **as_run)
