@@ -19,7 +19,7 @@ from niels_gpt.data.types import Chat, Request
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
-from niels_gpt.pipeline.sources import Source
+from niels_gpt.pipeline.sections import Source
 from niels_gpt.talk.talker import open_talker
 
 QUESTIONS = 10

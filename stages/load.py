@@ -13,7 +13,7 @@ from niels_gpt.files.messages import Tally, plural, progress
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import located
-from niels_gpt.pipeline.sources import CommonLoad
+from niels_gpt.pipeline.sections import CommonLoad
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_engine, place_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from niels_gpt.cache.windows import TokenStore
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.params import Splice
+from niels_gpt.pipeline.sections import Splice
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
 from niels_gpt.pipeline.stores import open_documents
 from niels_gpt.pipeline.training import execution_of, pretrained, train_and_write, train_config, trained_by_ranks

@@ -6,7 +6,7 @@ from niels_gpt.base.imported import TOKENIZER as BASE_TOKENIZER
 from niels_gpt.base.imported import open_base
 from niels_gpt.data.corpus.split_files import sampled_texts
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.params import Pretrained, SentencePiece
+from niels_gpt.pipeline.sections import Pretrained, SentencePiece
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_source
 from niels_gpt.tokenizer.tokenizers import copy_tokenizer, write_tokenizer

@@ -23,7 +23,7 @@ from niels_gpt.data.kinds import source_kinds
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.params import Params, parse_params
-from niels_gpt.pipeline.sources import CommonLoad, Source
+from niels_gpt.pipeline.sections import CommonLoad, Source
 from niels_gpt.pipeline.stage import Stage, execute, only_declared, read_inputs
 from niels_gpt.pipeline.yaml_files import default_of, members, parse_yaml
 from tests.conftest import ITERATED, ROOT, STAGES, make_repo

@@ -35,8 +35,8 @@ from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import LocalEngine, Worker
-from niels_gpt.pipeline.params import Params, Parts
-from niels_gpt.pipeline.sources import Budget
+from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.sections import Budget, Parts
 from niels_gpt.pipeline.stores import open_documents, token_places
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from stages import cache as cache_stage

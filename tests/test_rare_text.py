@@ -14,7 +14,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish
-from niels_gpt.pipeline.params import SentencePiece
+from niels_gpt.pipeline.sections import SentencePiece
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.talk.export.card import model_card
 from niels_gpt.talk.export.folders import export_transformers

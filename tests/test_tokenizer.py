@@ -21,7 +21,8 @@ from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split_files import read_split, sampled_texts
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish, write_json
-from niels_gpt.pipeline.params import SentencePiece, parse_params
+from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.sections import SentencePiece
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, decode, encode, load_tokenizer, training
 from niels_gpt.tokenizer.tokenizers import PART_CHARACTERS, ByteTokenizer, describe, write_tokenizer

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.pipeline import trial
-from niels_gpt.pipeline.params import Runtime
+from niels_gpt.pipeline.sections import Runtime
 from niels_gpt.pipeline.trial import Steps, compare, stage_device, steps_on
 
 Lie = Callable[[torch.Tensor], torch.Tensor]

@@ -25,7 +25,7 @@ from niels_gpt.model.size import LARGEST_MODEL, most_epochs, parameter_count
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import check_input, remote_problems
 from niels_gpt.pipeline.repository import broken_files
-from niels_gpt.pipeline.sources import BUNDLED
+from niels_gpt.pipeline.sections import BUNDLED
 from niels_gpt.pipeline.yaml_files import is_sound
 from niels_gpt.train.task import check_memory
 

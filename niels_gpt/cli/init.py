@@ -30,7 +30,7 @@ from niels_gpt.pipeline.repository import (
     refuse_without_repository,
     without_dvc,
 )
-from niels_gpt.pipeline.sources import BUNDLED, NO_INPUT, check_base, check_place
+from niels_gpt.pipeline.sections import BUNDLED, NO_INPUT, check_base, check_place
 from niels_gpt.pipeline.stage import remove_leftovers
 from niels_gpt.pipeline.yaml_files import ParamsError, default_at, parse_yaml
 

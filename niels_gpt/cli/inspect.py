@@ -25,7 +25,7 @@ from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import located
 from niels_gpt.pipeline.params import Params, read_params
-from niels_gpt.pipeline.sources import BUNDLED
+from niels_gpt.pipeline.sections import BUNDLED
 from niels_gpt.pipeline.stores import store_of
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 

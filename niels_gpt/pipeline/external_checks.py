@@ -11,7 +11,7 @@ from niels_gpt.data.hub import HubSettings, resolve_revision
 from niels_gpt.data.readers.files import entries_of, file_faults, name_fault
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.repository import broken_files
-from niels_gpt.pipeline.sources import NO_INPUT
+from niels_gpt.pipeline.sections import NO_INPUT
 from niels_gpt.pipeline.yaml_files import Problem, is_sound
 
 

@@ -24,7 +24,7 @@ import torch
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.params import Runtime
+from niels_gpt.pipeline.sections import Runtime
 from niels_gpt.pipeline.stage import Stage, digest
 from niels_gpt.report.page import leaves
 

@@ -1,160 +1,45 @@
-"""Schema of params.yaml: every key with its type, range and default; and the table of all parameters.
+"""Contents of params.yaml: read, checked section by section, then by rules between values.
 
-Keys with a default may be left out. Defaults are those of the library: this module is not part of any stage's code
-fingerprint, so only `runtime`, `run`, and values that mean "none" have theirs here. A key that dvc.yaml names has no
-default, since DVC does not know it. A section without a `seed` has the seed at the top.
-
-`runtime` is the one section that no stage declares to DVC, so nothing in it may change a result.
+Where the library has a rule, it is called. Rules that would import torch (windows, processes) are repeated here, so
+that stages that only load text do not wait for torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterator
+from itertools import combinations, permutations, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from annotated_types import Ge, Gt, Le
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
-from niels_gpt.config import Count, Fraction, Heads, ModelConfig, Section, Seed, TrainConfig
-from niels_gpt.data.corpus.split import DuplicateRules
-from niels_gpt.device import check_device_name
+from niels_gpt.config import ModelConfig, Section, Seed
+from niels_gpt.data.corpus.mix import mix_probabilities
 from niels_gpt.eval import EvalRules
 from niels_gpt.files.messages import read_text
-from niels_gpt.leak import LeakRules, MemorizeRules
+from niels_gpt.leak import LeakRules
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.rules import disagreements
-from niels_gpt.pipeline.sources import Base, ModelOnBase, Source, section
+from niels_gpt.pipeline.sections import (
+    Base,
+    Byte,
+    Duplicates,
+    FineTuning,
+    Index,
+    Memorize,
+    Model,
+    ModelOnBase,
+    Parts,
+    Pretrained,
+    Pretraining,
+    Runtime,
+    SentencePiece,
+    Source,
+    Splice,
+)
 from niels_gpt.pipeline.yaml_files import ParamsError, Problem, completed, explain, parse_yaml
-from niels_gpt.splice.spans import SelectionRules, SpanRules
-from niels_gpt.tokenizer.training import SentencePieceRules
-
-
-class Byte(Section):
-    """Byte tokenizer: 256 byte values and four chat tokens."""
-
-    kind: Literal["byte"]
-    corpus: Annotated[Literal["data/no-input.md"], "what DVC watches: bytes need no text to train on"]
-
-
-class SentencePiece(SentencePieceRules):
-    """SentencePiece tokenizer, trained on training rows; it also has every byte and the four chat tokens."""
-
-    kind: Literal["sentencepiece"]
-    corpus: Annotated[Literal["cache/split/text"], "what DVC watches: the splits, and through them the texts"]
-
-
-class Pretrained(Section):
-    """Tokenizer of the base."""
-
-    kind: Literal["hf"]
-    corpus: Annotated[Literal["models/base"], "what DVC watches: the base brings its tokenizer"]
-
-
-class Parts(Section):
-    text_bytes: Annotated[Count, "text of a part, about: sources are loaded, encoded and kept in files of this size"]
-
-
-class FurtherSection(Section):
-    """Settings of a training stage that starts from pretrained weights."""
-
-    dropout: Annotated[Fraction | None, "in place of model.dropout; null: as that"] = None
-
-
-_RUN = "false leaves this stage out, and what it would write is empty"
-
-
-class Index(Section):
-    run: Annotated[bool, _RUN] = True
-
-
-class TuningSection(FurtherSection):
-    run: Annotated[bool, _RUN] = True
-
-
-class ModelSection(Section):
-    H: Annotated[Heads | None, "attention heads a block; divides C unless head_dim is given; null: C/head_dim"] = None
-
-    def config(self, *, V: int) -> ModelConfig:
-        """Return the model configuration for a vocabulary of `V` entries."""
-        return ModelConfig.from_section(self.model_dump(), V=V)
-
-
-if TYPE_CHECKING:  # sections have the fields of their dataclass, and pydantic's model_dump
-
-    class _Section:
-        model_dump: Callable[..., dict[str, Any]]
-
-    class Model(_Section, ModelConfig):
-        config: Callable[..., ModelConfig]
-
-    class Schedule(_Section, TrainConfig): ...
-
-    class Further(Schedule):
-        dropout: float | None
-
-    class Spans(_Section, SpanRules): ...
-
-    class Duplicates(_Section, DuplicateRules): ...
-
-    class FineTuning(Further):
-        run: bool
-
-    Pretraining = Schedule
-else:
-    _SIZES = {"T", "C", "L", "d_ff", "dropout"}
-    Model = section(ModelConfig, without={"V", "H"}, required=_SIZES, base=ModelSection)  # V: by the tokenizer
-    _MIX = {"p_train", "p_val"}  # separate sections
-    Pretraining = section(TrainConfig, without=_MIX | {"replay"}, required={"document_mask"})
-    FineTuning = section(TrainConfig, without=_MIX | {"document_mask", "teacher", "windows"}, base=TuningSection)
-    _UNASKED = _MIX | {
-        "document_mask",
-        "eval_steps",
-        "replay",
-        "teacher",
-        "windows",
-    }  # splice validates on a fixed grid
-    Further = section(TrainConfig, without=_UNASKED, base=FurtherSection)
-    Spans = section(SpanRules, without={"S"})
-    Duplicates = section(DuplicateRules)
-
-
-class Splice(SelectionRules):
-    run: Annotated[bool, _RUN] = True
-    spans: Spans = Field(default_factory=dict, validate_default=True)
-    train: Further
-
-
-class Memorize(MemorizeRules):
-    run: Annotated[bool, _RUN] = True
-
-
-class Runtime(Section):
-    """Execution settings of a run; beyond rounding, none of them changes the result."""
-
-    device: Annotated[
-        str, AfterValidator(check_device_name), "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"
-    ] = "auto"
-    hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"] = 120.0
-    threads: Annotated[int, Ge(0), Le(1024), "CPU threads; 0 takes all cores"] = 0
-    engine: Annotated[Literal["local", "ray"], "who works on parts: processes of this machine, or a Ray cluster"] = (
-        "local"
-    )
-    workers: Annotated[int, Ge(0), Le(1024), "parts worked on at once; 0: as many as there are cores"] = 0
-    ray_address: Annotated[str | None, "of the cluster's head; null starts one on this machine"] = None
-    stores: Annotated[
-        dict[str, str | None],
-        "by remote, where the parts of stored sources lie: a folder, or a URL such as s3://bucket/folder",
-    ] = Field(default_factory=dict)
-    nproc: Annotated[int, Ge(1), Le(1024), "processes that train together, on each host; several GPUs need as many"] = 1
-    compile: Annotated[Literal["auto", True, False], "auto compiles the model for a GPU, true also for a CPU"] = "auto"
-    micro_batch_tokens: Annotated[
-        Count | None, "gradient accumulation: most tokens through the model at once; null: the whole batch"
-    ] = None
-    deterministic: Annotated[bool, "on a GPU, equal runs to the bit; costs 6% of a step where T is above 256"] = True
-    log_every: Annotated[Count, "steps between lines of the log"] = 100
-    checkpoint_every: Annotated[Count, "steps between checkpoints, from which an interrupted training resumes"] = 200
-
+from niels_gpt.splice.spans import SpanRules, check_doc_index
 
 Weights = dict[str, float]
 
@@ -238,3 +123,194 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
     if problems := disagreements(params, name=name):
         raise ParamsError(problems, raw)
     return params, raw
+
+
+_SPANS = ("mode", "content_start_mode", "alpha", "include_tail", "suffix_starts", "offset_jitter")
+_Found = Iterator[tuple[str, str]]  # (key, what is wrong with it)
+
+
+def disagreements(params: Params, *, name: str) -> list[Problem]:
+    """Return all conflicts between values; rules of stages that are left out do not count."""
+    found = [*_of_sources(params), *_of_weights(params)]
+    rules = (*_of_sections(params), *_of_training(params), *_of_splice(params))
+    found += [(key, f"{key}: {text}") for key, text in rules]
+    return [Problem(tuple(key.split(".")), f"{name}: {text}") for key, text in found]
+
+
+def _of_sources(params: Params) -> _Found:
+    for name in params.sources:
+        if not re.fullmatch(r"[a-z0-9_]+", name):
+            yield "sources", f"sources: the name {name!r} must match [a-z0-9_]+: it becomes a folder and a stage"
+    for (one, source), (name, other) in combinations(params.sources.items(), 2):
+        if source.val_name == other.val_name:
+            users = f"sources.{one} and sources.{name}"
+            yield "val_name", f"val_name {source.val_name!r} is used by {users}: each needs its own"
+    learned = params.splice.dataset_name
+    if params.texts and learned not in params.texts:
+        known = sorted(params.texts)
+        yield "splice", f"splice.dataset_name is {learned!r}, which is no source of text; there are: {known}"
+    for name, source in params.sources.items():
+        if source.load.stored and not params.runtime.stores.get(source.remote):
+            yield (
+                f"sources.{name}",
+                f"sources.{name}.load.stored is true, but runtime.stores has no place for {source.remote}: name one "
+                "there",
+            )
+    # Each source is evaluated, and trained on unless its weight is 0, in windows.
+    T = params.model.T
+    for name, source in params.texts.items():
+        for side, budget in source.budget.by_split().items():
+            drawn = side == "val" or params.p_train.get(name) != 0
+            if drawn and budget is not None and budget <= T:
+                key = f"sources.{name}.budget.max_{side}_tokens"
+                yield key, f"{key} is {budget}, which holds no window of model.T+1 = {T + 1} tokens: raise it"
+    yield from _torn_dialogues(params)
+
+
+def _torn_dialogues(params: Params) -> _Found:
+    """Yield sources that read the same dialogues as text and as chats, but cut or split them differently.
+
+    Dialogues held out in one would be trained on in the other.
+    """
+    for (text, one), (chat, other) in product(params.texts.items(), params.chats.items()):
+        both = hasattr(one.load, "delimiter") and hasattr(other.load, "delimiter")
+        if not both or os.path.realpath(one.input) != os.path.realpath(other.input):
+            continue
+        for key, differ in (
+            ("load.delimiter", one.load.delimiter != other.load.delimiter),
+            ("split", one.split != other.split),
+        ):
+            if differ:
+                yield (
+                    f"sources.{chat}",
+                    f"sources.{chat}.{key} is not that of sources.{text}, and both read {other.input}: give them the "
+                    "same, or dialogues held out in one are trained on in the other",
+                )
+
+
+def _of_weights(params: Params) -> _Found:
+    tuned = params.sft.run
+    for table, weights, sources, used in (
+        ("p_train", params.p_train, params.texts, True),
+        ("p_val", params.p_val, params.texts, True),
+        ("p_sft", params.p_sft, params.chats, tuned),
+    ):
+        if used and not sources:  # a rule of its own
+            continue
+        known = {key: weight for key, weight in weights.items() if key in sources}
+        # The check stops at the first error, and unknown names come first, so known names are checked again.
+        for part in (weights, known) if known and known != weights else (weights,):
+            if used or any(part.values()):
+                for text in _refusal(mix_probabilities, part, sources, name=table):
+                    yield table, text
+        missing = sorted(set(sources) - set(weights))
+        if used and missing and table != "p_val":
+            yield table, f"{table} has no weight for {missing}: give each one (0 excludes a source from sampling)"
+
+
+def _of_sections(params: Params) -> _Found:
+    # Private text must not end up among public text.
+    places = {
+        name: f"{(place if '://' in place else os.path.realpath(place)).rstrip('/')}/"
+        for name, place in params.runtime.stores.items()
+        if place
+    }
+    for (name, place), (other, outer) in permutations(places.items(), 2):
+        if place.startswith(outer):
+            yield "runtime.stores", f"{name} lies in {other} ({outer}): give each remote a store of its own"
+    if not params.texts:
+        yield "sources", "none has `use: text`: pretraining needs at least one"
+    elif not params.chats and params.sft.run:
+        yield "sources", "none has `use: chat`: sft needs at least one, or set sft.run to false"
+    kind, based = params.tokenizer.kind, params.base.name is not None
+    if based and kind != "hf":
+        yield (
+            "tokenizer.kind",
+            f"{kind} does not go with a base, which has its own tokenizer: use kind: hf, corpus: models/base",
+        )
+    if kind == "hf" and not based:
+        yield (
+            "tokenizer.kind",
+            "hf is the tokenizer of a base, and base.from is null: name a base, or use another kind",
+        )
+    if not based:  # else as the base has them
+        shape = params.model.model_dump(include={"C", "H", "head_dim"})
+        for text in _refusal(ModelConfig.from_section, shape):
+            yield "model.H", text
+    for key, run, settings in (("memorize", params.memorize.run, params.memorize), ("leak", True, params.leak)):
+        chunk_size, T = settings.chunk_size, params.model.T
+        if run and settings.prompt_tokens >= chunk_size:
+            yield f"{key}.prompt_tokens", f"{settings.prompt_tokens} must be less than chunk_size={chunk_size}"
+        if run and chunk_size > T:
+            yield f"{key}.chunk_size", f"{chunk_size} must fit into model.T={T}"
+
+
+def _of_training(params: Params) -> _Found:
+    nproc, L = params.runtime.nproc, getattr(params.model, "L", None)
+    for key, run, settings in (
+        ("train", True, params.train),
+        ("sft", params.sft.run, params.sft),
+        ("splice.train", params.splice.run, params.splice.train),
+    ):
+        if not run:
+            continue
+        if settings.warmup_steps > settings.total_steps:
+            yield (
+                f"{key}.warmup_steps",
+                f"{settings.warmup_steps} is more than total_steps={settings.total_steps}, so that the learning rate "
+                "never comes near base_lr: lower it, or raise total_steps",
+            )
+        if settings.min_lr > settings.base_lr:
+            yield (
+                f"{key}.min_lr",
+                f"{settings.min_lr} is above base_lr={settings.base_lr}, from which it is to fall: lower it, or raise "
+                "base_lr",
+            )
+        if settings.freeze_blocks and L is not None and settings.freeze_blocks >= L:
+            yield (
+                f"{key}.freeze_blocks",
+                f"{settings.freeze_blocks} leaves no block to train, since model.L is {L}: lower it",
+            )
+        if nproc > settings.B:
+            yield "runtime.nproc", f"{nproc} processes share B={settings.B} rows per step: lower it, or raise B"
+
+
+def _of_splice(params: Params) -> _Found:
+    splice, memorize = params.splice, params.memorize
+    if not splice.run:
+        if memorize.run:
+            yield (
+                "memorize.run",
+                "splice.run is false, and what splice learns is what memorize measures: set this to false, too",
+            )
+        return
+    for text in _refusal(SpanRules, S=2, **splice.spans.model_dump(include=set(_SPANS))):
+        yield "splice.spans", text
+    for text in _refusal(check_doc_index, splice.num_docs, splice.doc_index):
+        yield "splice.doc_index", text
+    longest, shortest = splice.max_doc_length, splice.min_doc_length
+    if longest is not None and shortest is not None and longest < shortest:
+        yield (
+            "splice.max_doc_length",
+            f"{longest} is less than min_doc_length={shortest}: no document is both, so raise it",
+        )
+    if memorize.run and longest is not None and memorize.chunk_size > longest:
+        yield (
+            "memorize.chunk_size",
+            f"{memorize.chunk_size} is more than splice.max_doc_length={longest}, so that no document holds a window: "
+            "lower it, or raise that",
+        )
+    if splice.restrict_to_training_subset and params.p_train.get(splice.dataset_name) == 0:
+        yield (
+            "splice.restrict_to_training_subset",
+            f"it is true, but p_train.{splice.dataset_name} is 0, so that the model is trained on nothing of it: give "
+            "it a weight, or set this to false",
+        )
+
+
+def _refusal(check: Callable[..., object], *values: Any, **named: Any) -> Iterator[str]:
+    """Yield the message of the ValueError that a check raises, if it raises one."""
+    try:
+        check(*values, **named)
+    except ValueError as error:
+        yield str(error)

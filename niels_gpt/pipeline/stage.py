@@ -29,7 +29,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.repository import DvcCache
-from niels_gpt.pipeline.sources import Source
+from niels_gpt.pipeline.sections import Source
 from niels_gpt.pipeline.yaml_files import parse_yaml
 
 _IN_A_STORE = re.compile(r"(?:texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # as `place_of` in stores.py names them

@@ -16,7 +16,8 @@ from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, LocalEngine, RayEngine
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.params import Params, Runtime
+from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.sections import Runtime
 from niels_gpt.pipeline.stage import Stage, project_root
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from niels_gpt.files.ranks import ALONE, Ranks, joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.hosts import check_agreement, end_with_parent, find_rendezvous, run_ranks
-from niels_gpt.pipeline.params import Further, Params, Pretraining, read_params
+from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.repository import current_commit, recorded
+from niels_gpt.pipeline.sections import Further, Pretraining
 from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.pipeline.stores import token_places
 from niels_gpt.pipeline.trial import stage_device

@@ -22,7 +22,7 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.params import Runtime
+from niels_gpt.pipeline.sections import Runtime
 from niels_gpt.pipeline.stage import project_root
 from niels_gpt.rng import make_generator
 

@@ -1,29 +1,34 @@
-"""Sections of params.yaml derived from dataclasses, and the sections of a source and of a base.
+"""Sections of params.yaml: every key with its type, range and default.
 
-The keys of a source kind under `load` come from its own module, so a new kind needs no change here.
+Keys with a default may be left out. Most are fields of dataclasses of the library and have their defaults there: this
+module is not part of any stage's code fingerprint, so only `runtime`, `run`, and values that mean "none" have theirs
+here. A key that dvc.yaml names has no default, since DVC does not know it. The keys of a source kind under `load` come
+from its own module, so a new kind needs no change here.
+
+`runtime` is the one section that no stage declares to DVC, so nothing in it may change a result.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_type_hints
 
-from annotated_types import MinLen
-from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
+from annotated_types import Ge, Gt, Le, MinLen
+from pydantic import AfterValidator, Field, ValidationInfo, create_model, field_validator, model_validator
 
-from niels_gpt.config import Count, ModelConfig, Section
-from niels_gpt.data.corpus.split import Drawn
+from niels_gpt.config import Count, Fraction, Heads, ModelConfig, Section, TrainConfig
+from niels_gpt.data.corpus.split import Drawn, DuplicateRules
 from niels_gpt.data.kinds import Kind, source_kinds
 from niels_gpt.data.secrets import OnPersonal, OnSecret
+from niels_gpt.device import check_device_name
+from niels_gpt.leak import MemorizeRules
 from niels_gpt.pipeline import layout
-
-# A parameter is a field of a class of the library, with its type, range (`annotated_types`) and a line of help in
-# `Annotated`. Its default is there, too, and not in this package: there, a changed default changes the code fingerprint
-# of the stages that use it.
+from niels_gpt.splice.spans import SelectionRules, SpanRules
+from niels_gpt.tokenizer.training import SentencePieceRules
 
 
 def section(
@@ -248,3 +253,132 @@ class OnBaseSection(Section):
 
 _OF_THE_BASE = set(ModelConfig.__dataclass_fields__) - {"T", "dropout"}
 ModelOnBase = section(ModelConfig, without=_OF_THE_BASE, required={"T", "dropout"}, base=OnBaseSection)
+
+
+# Sections of the stages.
+
+
+class Byte(Section):
+    """Byte tokenizer: 256 byte values and four chat tokens."""
+
+    kind: Literal["byte"]
+    corpus: Annotated[Literal["data/no-input.md"], "what DVC watches: bytes need no text to train on"]
+
+
+class SentencePiece(SentencePieceRules):
+    """SentencePiece tokenizer, trained on training rows; it also has every byte and the four chat tokens."""
+
+    kind: Literal["sentencepiece"]
+    corpus: Annotated[Literal["cache/split/text"], "what DVC watches: the splits, and through them the texts"]
+
+
+class Pretrained(Section):
+    """Tokenizer of the base."""
+
+    kind: Literal["hf"]
+    corpus: Annotated[Literal["models/base"], "what DVC watches: the base brings its tokenizer"]
+
+
+class Parts(Section):
+    text_bytes: Annotated[Count, "text of a part, about: sources are loaded, encoded and kept in files of this size"]
+
+
+class FurtherSection(Section):
+    """Settings of a training stage that starts from pretrained weights."""
+
+    dropout: Annotated[Fraction | None, "in place of model.dropout; null: as that"] = None
+
+
+_RUN = "false leaves this stage out, and what it would write is empty"
+
+
+class Index(Section):
+    run: Annotated[bool, _RUN] = True
+
+
+class TuningSection(FurtherSection):
+    run: Annotated[bool, _RUN] = True
+
+
+class ModelSection(Section):
+    H: Annotated[Heads | None, "attention heads a block; divides C unless head_dim is given; null: C/head_dim"] = None
+
+    def config(self, *, V: int) -> ModelConfig:
+        """Return the model configuration for a vocabulary of `V` entries."""
+        return ModelConfig.from_section(self.model_dump(), V=V)
+
+
+if TYPE_CHECKING:  # sections have the fields of their dataclass, and pydantic's model_dump
+
+    class _Section:
+        model_dump: Callable[..., dict[str, Any]]
+
+    class Model(_Section, ModelConfig):
+        config: Callable[..., ModelConfig]
+
+    class Schedule(_Section, TrainConfig): ...
+
+    class Further(Schedule):
+        dropout: float | None
+
+    class Spans(_Section, SpanRules): ...
+
+    class Duplicates(_Section, DuplicateRules): ...
+
+    class FineTuning(Further):
+        run: bool
+
+    Pretraining = Schedule
+else:
+    _SIZES = {"T", "C", "L", "d_ff", "dropout"}
+    Model = section(ModelConfig, without={"V", "H"}, required=_SIZES, base=ModelSection)  # V: by the tokenizer
+    _MIX = {"p_train", "p_val"}  # separate sections
+    Pretraining = section(TrainConfig, without=_MIX | {"replay"}, required={"document_mask"})
+    FineTuning = section(TrainConfig, without=_MIX | {"document_mask", "teacher", "windows"}, base=TuningSection)
+    _UNASKED = _MIX | {
+        "document_mask",
+        "eval_steps",
+        "replay",
+        "teacher",
+        "windows",
+    }  # splice validates on a fixed grid
+    Further = section(TrainConfig, without=_UNASKED, base=FurtherSection)
+    Spans = section(SpanRules, without={"S"})
+    Duplicates = section(DuplicateRules)
+
+
+class Splice(SelectionRules):
+    run: Annotated[bool, _RUN] = True
+    spans: Spans = Field(default_factory=dict, validate_default=True)
+    train: Further
+
+
+class Memorize(MemorizeRules):
+    run: Annotated[bool, _RUN] = True
+
+
+class Runtime(Section):
+    """Execution settings of a run; beyond rounding, none of them changes the result."""
+
+    device: Annotated[
+        str, AfterValidator(check_device_name), "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"
+    ] = "auto"
+    hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"] = 120.0
+    threads: Annotated[int, Ge(0), Le(1024), "CPU threads; 0 takes all cores"] = 0
+    engine: Annotated[Literal["local", "ray"], "who works on parts: processes of this machine, or a Ray cluster"] = (
+        "local"
+    )
+    workers: Annotated[int, Ge(0), Le(1024), "parts worked on at once; 0: as many as there are cores"] = 0
+    ray_address: Annotated[str | None, "of the cluster's head; null starts one on this machine"] = None
+    stores: Annotated[
+        dict[str, str | None],
+        "by remote, where the parts of stored sources lie: a folder, or a URL such as s3://bucket/folder",
+    ] = Field(default_factory=dict)
+    nproc: Annotated[int, Ge(1), Le(1024), "processes that train together, on each host; several GPUs need as many"] = 1
+    compile: Annotated[Literal["auto", True, False], "auto compiles the model for a GPU, true also for a CPU"] = "auto"
+    micro_batch_tokens: Annotated[
+        Count | None, "gradient accumulation: most tokens through the model at once; null: the whole batch"
+    ] = None
+    deterministic: Annotated[bool, "on a GPU, equal runs to the bit; costs 6% of a step where T is above 256"] = True
+    log_every: Annotated[Count, "steps between lines of the log"] = 100
+    checkpoint_every: Annotated[Count, "steps between checkpoints, from which an interrupted training resumes"] = 200
