@@ -18,7 +18,7 @@ from typing import Any
 
 from niels_gpt.cli.find import open_notes
 from niels_gpt.cli.report import build_watch, full_report
-from niels_gpt.cli.results import introduction, model_facts
+from niels_gpt.cli.summary import introduction, model_facts
 from niels_gpt.device import prepare_device
 from niels_gpt.pipeline import layout
 from niels_gpt.talk.server.app import build_app

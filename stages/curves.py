@@ -6,7 +6,8 @@ from pathlib import Path
 
 from niels_gpt.files.checks import described_by
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, is_left_out, leave_out, run_stage, write_metrics
+from niels_gpt.pipeline.results import is_left_out, write_metrics
+from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
 from niels_gpt.report.history import History
 from niels_gpt.report.tables import format_samples, loss_curve, mix_shares, summarise, validations_by_source, write_tsv
 from niels_gpt.tokenizer import load_tokenizer

@@ -22,7 +22,8 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, final_models, run_stage, write_metrics
+from niels_gpt.pipeline.results import final_models, write_metrics
+from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_model, token_places
 from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.report.tables import format_samples, score_rows

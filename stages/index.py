@@ -15,7 +15,8 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.messages import progress
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, leave_out, run_stage, write_metrics
+from niels_gpt.pipeline.results import write_metrics
+from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
 from niels_gpt.pipeline.stores import open_engine, open_source
 from niels_gpt.trace.index import Row, write_index
 
@@ -26,7 +27,7 @@ MOST_BYTES = 1 << 30  # text of a source: 7 minutes of CPU and 2.4 GB of disk; w
 
 def write_overlap(stage: Stage, sources: Sources) -> None:
     """Write overlap statistics by source, and the spans of quotes in held-out documents; stores no text."""
-    out, engine = stage.out(layout.DATA), open_engine(stage.params.runtime)
+    out, engine = stage.out(layout.DATA), open_engine(stage.params)
     # Next to the output and not in /tmp, so that workers can read it as well.
     with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as scratch:
         overlaps = measure_overlap(engine, sources, scratch=Path(scratch))

@@ -21,7 +21,8 @@ from niels_gpt.leak.page import (
 )
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.private_text import measure_planted_run, open_sources
-from niels_gpt.pipeline.stage import Stage, final_models, run_stage, write_metrics
+from niels_gpt.pipeline.results import final_models, write_metrics
+from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_library, open_model, open_source
 from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.tokenizer import load_tokenizer

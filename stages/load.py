@@ -24,7 +24,7 @@ def main(stage: Stage) -> None:
     settings, runtime, text_bytes = source.settings(), stage.params.runtime, stage.params.parts.text_bytes
     path, revision = located(source.input, settings)
     request = Request(path, revision, max_tokens=max_tokens, patience_s=runtime.hub_patience_s)
-    engine, out = open_engine(runtime), layout.RAW / stage.key
+    engine, out = open_engine(stage.params), layout.RAW / stage.key
     asked = source.load.model_dump(exclude=set(CommonLoad.model_fields))
     # Nothing for the default, so that fingerprints from before this key existed stay valid.
     personal = [] if source.load.on_personal == "keep" else [source.load.on_personal]

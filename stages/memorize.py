@@ -15,7 +15,8 @@ from niels_gpt.leak.memorized import (
 )
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.stage import Stage, leave_out, run_stage, write_metrics
+from niels_gpt.pipeline.results import write_metrics
+from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
 from niels_gpt.pipeline.stores import open_documents, open_model
 from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.report.tables import write_tsv

@@ -12,7 +12,8 @@ from niels_gpt.leak.page import CANARY_HEAD, canary_rows, leak_rows, verdict
 from niels_gpt.leak.page import HEAD as LEAKED
 from niels_gpt.model.size import most_epochs
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, read_metrics, run_stage
+from niels_gpt.pipeline.results import read_metrics
+from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.report.page import Training, render_report
 from niels_gpt.report.tables import read_tsv
 

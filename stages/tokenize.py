@@ -34,7 +34,7 @@ def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
     place = place_of(stage, out, "tokens", *made_of, stored=texts.at is not None)
     with progress(total=texts.text_bytes, unit="B", title=stage.title) as bar:
         counted = encode_parts(
-            open_engine(stage.params.runtime),
+            open_engine(stage.params),
             texts,
             splits,
             layout.TOKENIZER,

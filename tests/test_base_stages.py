@@ -23,14 +23,14 @@ from niels_gpt.cache.windows import Places, open_mix
 from niels_gpt.checkpoint import load_checkpoint, load_model
 from niels_gpt.cli.app import app
 from niels_gpt.cli.doctor import examine
-from niels_gpt.cli.results import summary_lines
 from niels_gpt.cli.sizing import seconds_to_train
+from niels_gpt.cli.summary import summary_lines
 from niels_gpt.eval.held_out import score_stream
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import Damaged
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.stage import final_models, read_metrics
+from niels_gpt.pipeline.results import final_models, read_metrics
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.pretraining import PretrainTask
 from stages import base, curves, leak, report, sft, tokenizer, train

@@ -29,8 +29,8 @@ from niels_gpt.cli import console
 from niels_gpt.cli.app import app
 from niels_gpt.cli.console import apply_preset, complete_preset, keep_copy, read_preset
 from niels_gpt.cli.inspect import mark_chat
-from niels_gpt.cli.results import compare_runs
 from niels_gpt.cli.run import Board, closing_lines
+from niels_gpt.cli.summary import compare_runs
 from niels_gpt.config import to_dict
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish

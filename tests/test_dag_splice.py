@@ -18,8 +18,8 @@ from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.leak.memorized import DocumentResult, Strip, document_log_pz, render_page, render_strips
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.results import read_metrics
 from niels_gpt.pipeline.sections import Budget
-from niels_gpt.pipeline.stage import read_metrics
 from niels_gpt.pipeline.stores import open_documents
 from niels_gpt.splice import MultiSpliceDocumentDataset
 from niels_gpt.splice.dataset import describe_plan

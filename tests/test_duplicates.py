@@ -21,7 +21,7 @@ from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash,
 from niels_gpt.data.corpus.split_files import read_bonds
 from niels_gpt.data.types import Document
 from niels_gpt.duplicates.pairs import Pairs, find_pairs
-from niels_gpt.pipeline.stage import read_metrics
+from niels_gpt.pipeline.results import read_metrics
 from stages import duplicates, index
 from tests.in_process import run_in_process, write_source
 from tests.planted_duplicates import WORDS, chat, decide, note, parameters, sentence, write_notes

@@ -8,7 +8,7 @@ import pytest
 
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.stage import is_left_out
+from niels_gpt.pipeline.results import is_left_out
 from niels_gpt.pipeline.stores import open_library
 from stages import index
 from tests.in_process import SOURCES, make_caches, notes_params, run_in_process, tiny_params

@@ -29,7 +29,7 @@ from niels_gpt.leak.passages import (
     windows,
 )
 from niels_gpt.model.gpt import GPT
-from niels_gpt.pipeline.stage import read_metrics
+from niels_gpt.pipeline.results import read_metrics
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from tests.conftest import Repo
 

@@ -20,7 +20,8 @@ from niels_gpt.cli.sizing import seconds_to_train
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.stage import Stage, execute, read_metrics
+from niels_gpt.pipeline.results import read_metrics
+from niels_gpt.pipeline.stage import Stage, execute
 from niels_gpt.pipeline.training import join_training
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from stages import report as report_stage

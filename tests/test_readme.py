@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.stage import read_metrics
+from niels_gpt.pipeline.results import read_metrics
 from tests import first_day
 from tests.conftest import ROOT, TRAINED, Repo, forking, leaves, stages_run
 

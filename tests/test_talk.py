@@ -22,14 +22,14 @@ from typer.testing import CliRunner
 
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.cli.app import app
-from niels_gpt.cli.results import introduction
+from niels_gpt.cli.summary import introduction
 from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.files.checks import Damaged, write_sums
 from niels_gpt.files.messages import visible
 from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
-from niels_gpt.pipeline.stage import write_metrics
+from niels_gpt.pipeline.results import write_metrics
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.export.card import model_card
 from niels_gpt.talk.export.folders import export_model, export_transformers

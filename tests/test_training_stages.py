@@ -42,7 +42,8 @@ from niels_gpt.pipeline import hosts, private_text, training
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.layout import EVALUATED
 from niels_gpt.pipeline.params import Params, parse_params
-from niels_gpt.pipeline.stage import Inputs, Stage, read_metrics
+from niels_gpt.pipeline.results import read_metrics
+from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.report.history import History
 from niels_gpt.report.tables import read_tsv
 from niels_gpt.rng import derive_seed, make_generator

@@ -29,9 +29,9 @@ from niels_gpt.cli.export import check_files, final_model, open_model, sharing_o
 from niels_gpt.cli.find import find, open_notes, served_notes
 from niels_gpt.cli.init import init
 from niels_gpt.cli.new import new, upgrade
-from niels_gpt.cli.results import introduction, model_facts, read_result, summary_lines, temperature_of
 from niels_gpt.cli.run import params_and_problems, print_problems, run
 from niels_gpt.cli.store import store
+from niels_gpt.cli.summary import introduction, model_facts, summary_lines, temperature_of
 from niels_gpt.cli.track import Service, send_curves
 from niels_gpt.files.atomic import atomic_path, write_text
 from niels_gpt.files.checks import Damaged
@@ -39,6 +39,7 @@ from niels_gpt.files.messages import read_text, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.repository import mend
+from niels_gpt.pipeline.results import read_result
 from niels_gpt.pipeline.stores import check_model
 from niels_gpt.pipeline.yaml_files import parse_yaml
 

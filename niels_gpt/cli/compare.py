@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from niels_gpt.cli.console import refuse_foreign
-from niels_gpt.cli.results import without_card
 from niels_gpt.files.atomic import write_text
 from niels_gpt.files.checks import check_keys
 from niels_gpt.files.messages import visible
@@ -23,7 +22,7 @@ from niels_gpt.leak.page import extractable
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import complete
 from niels_gpt.pipeline.repository import ask_git, read_committed
-from niels_gpt.pipeline.stage import metric_details
+from niels_gpt.pipeline.results import metric_details, without_card
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.page import Training, finished_card, leaves, render_page, render_table
 from niels_gpt.report.tables import BEST, MISSING, Grid, lay_out, parse_tsv

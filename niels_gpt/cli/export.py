@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from niels_gpt.cli.results import read_result
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.messages import read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.private_text import open_questions
 from niels_gpt.pipeline.repository import DvcCache, read_records
-from niels_gpt.pipeline.stage import is_left_out
+from niels_gpt.pipeline.results import is_left_out, read_result
 from niels_gpt.pipeline.stores import check_model
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import click
 import numpy as np
 import typer
 
-from niels_gpt.cli.results import read_result
 from niels_gpt.data.corpus.loading import Slice, cut_source
 from niels_gpt.data.corpus.mix import exposures, read_too_often
 from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts, read_column, read_wording
@@ -25,6 +24,7 @@ from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import located
 from niels_gpt.pipeline.params import Params, read_params
+from niels_gpt.pipeline.results import read_result
 from niels_gpt.pipeline.sections import BUNDLED
 from niels_gpt.pipeline.stores import store_of
 from niels_gpt.tokenizer.vocabulary import Tokenizer

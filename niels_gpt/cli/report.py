@@ -23,7 +23,7 @@ from niels_gpt.files.messages import format_duration, read_text
 from niels_gpt.leak.memorized import Strip, render_splice
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
-from niels_gpt.pipeline.stage import is_left_out, read_metrics
+from niels_gpt.pipeline.results import is_left_out, read_metrics
 from niels_gpt.report.history import History
 from niels_gpt.report.page import ORIGIN, REPORT_TITLE, SPLICE, live_card, render_page, render_table
 from niels_gpt.report.runs import Run, present_runs, read_logs

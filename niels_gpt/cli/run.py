@@ -22,7 +22,6 @@ import typer
 
 from niels_gpt.cli.console import refuse_foreign
 from niels_gpt.cli.new import refuse_other_version
-from niels_gpt.cli.results import read_result
 from niels_gpt.data.corpus.parts import MANIFEST
 from niels_gpt.eval.ability import ability, best_temperature
 from niels_gpt.files.checks import read_meta
@@ -32,7 +31,8 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import problems_around
 from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.repository import mend
-from niels_gpt.pipeline.stage import final_models, read_metrics, stage_titles
+from niels_gpt.pipeline.results import final_models, read_metrics, read_result
+from niels_gpt.pipeline.stage import stage_titles
 from niels_gpt.pipeline.yaml_files import ParamsError, Problem
 
 if TYPE_CHECKING:

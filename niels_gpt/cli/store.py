@@ -83,7 +83,7 @@ def store(
 def _verify(*, delete: bool) -> None:
     params = read_params()[0]
     items = list(_listed(params))
-    found = open_engine(params.runtime).map(check_file, items, tick=bool)
+    found = open_engine(params).map(check_file, items, tick=bool)
     bad = sorted(((item, fault) for item, fault in found if fault), key=lambda pair: pair[0].name)
     if not bad:
         typer.echo(f"{len(items):,} files match their manifests")

@@ -335,13 +335,8 @@ else:
     _MIX = {"p_train", "p_val"}  # separate sections
     Pretraining = section(TrainConfig, without=_MIX | {"replay"}, required={"document_mask"})
     FineTuning = section(TrainConfig, without=_MIX | {"document_mask", "teacher", "windows"}, base=TuningSection)
-    _UNASKED = _MIX | {
-        "document_mask",
-        "eval_steps",
-        "replay",
-        "teacher",
-        "windows",
-    }  # splice validates on a fixed grid
+    # Splice validates on a fixed grid.
+    _UNASKED = _MIX | {"document_mask", "eval_steps", "replay", "teacher", "windows"}
     Further = section(TrainConfig, without=_UNASKED, base=FurtherSection)
     Spans = section(SpanRules, without={"S"})
     Duplicates = section(DuplicateRules)

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from niels_gpt.config import Section
-from niels_gpt.files.atomic import discard, publish, temporary_beside, write_json
-from niels_gpt.files.checks import Damaged, check_keys, read_meta, sha256_file
+from niels_gpt.files.atomic import discard, publish, temporary_beside
+from niels_gpt.files.checks import Damaged, sha256_file
 from niels_gpt.files.messages import EXPECTED, name_file, read_text, sentence
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
@@ -146,31 +146,6 @@ _NOTHING = {
 }
 
 
-_DETAILS = "details"
-
-
-def write_metrics(path: Path, details: Any, **shown: float | None) -> None:
-    """Write a file that DVC tracks as metrics: `dvc exp show` has a column for each number of `shown`, none for others.
-
-    DVC shows every number in a mapping and nothing in a list, so the details are a list of one. In an output of another
-    type they would have to leave git, or DVC would not save the stage's runs: a reverted value would run it again.
-    """
-    write_json(path, {**shown, _DETAILS: [details]})
-
-
-def read_metrics(path: str | Path, *, required: Sequence[str] = ()) -> dict[str, Any]:
-    """Read the details in a file of metrics; see `check_keys` for the syntax of `required`."""
-    details = metric_details(read_meta(path))
-    check_keys(details, required, path=path)
-    return details
-
-
-def metric_details(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the details in a parsed file of metrics; that of a disabled stage is empty."""
-    details: dict[str, Any] = metrics.get(_DETAILS, [metrics])[0]
-    return details
-
-
 def leave_out(stage: Stage, *outs: Path) -> None:
     """Write the outputs of a disabled stage: folders with only a marker, files without content."""
     for out in outs:
@@ -181,17 +156,6 @@ def leave_out(stage: Stage, *outs: Path) -> None:
             stage.out(out).mkdir()
             (stage.out(out) / layout.LEFT_OUT).write_text(nothing, encoding="utf-8")
     stage.say("skipped, as params.yaml says")
-
-
-def is_left_out(folder: Path) -> bool:
-    """Return whether the stage that writes this folder was disabled."""
-    return (folder / layout.LEFT_OUT).is_file()
-
-
-def final_models() -> dict[str, Path]:
-    """Return the folders of the models to report on by name: base, pretrained and fine-tuned, if enabled."""
-    bases = [layout.BASE] if (layout.BASE / layout.CONFIG).is_file() else []
-    return {folder.name: folder for folder in (*bases, layout.PRETRAINED, layout.TUNED) if not is_left_out(folder)}
 
 
 _SMALL_BYTES = 4 << 20  # larger files are compared by size and mtime: hashing gigabytes twice per stage is slow

@@ -17,7 +17,6 @@ from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, LocalEngine, RayEngine
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.sections import Runtime
 from niels_gpt.pipeline.stage import Stage, project_root
 
 if TYPE_CHECKING:
@@ -27,8 +26,9 @@ if TYPE_CHECKING:
     from niels_gpt.trace.library import Library
 
 
-def open_engine(runtime: Runtime) -> Engine:
+def open_engine(params: Params) -> Engine:
     """Return the engine that processes parts: local processes, or a Ray cluster."""
+    runtime = params.runtime
     if runtime.engine == "ray":
         return RayEngine(address=runtime.ray_address, workers=runtime.workers)
     return LocalEngine(workers=runtime.workers or os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""Results of a run: read from its JSON files, compared with the committed dvc.lock, and summarized."""
+"""Results of a run: told by chat page and report, and compared with the committed dvc.lock."""
 
 from __future__ import annotations
 
@@ -7,53 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from niels_gpt.eval.ability import best_temperature
-from niels_gpt.files.checks import Damaged, check_keys, described_by
+from niels_gpt.files.checks import described_by
 from niels_gpt.files.messages import read_text, visible
 from niels_gpt.leak.page import verdict
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.layout import LOCK, METRICS
 from niels_gpt.pipeline.repository import changed, committed
-from niels_gpt.pipeline.stage import final_models, read_metrics
+from niels_gpt.pipeline.results import final_models, read_metrics, read_result
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.tables import HEAD, score_rows
 
 if TYPE_CHECKING:
     from niels_gpt.talk.talker import Talker
-
-_SCORE = ("*.*.nats", "*.*.bits_per_byte", "*.*.tokens")  # by model and validation set
-_PART = ("train.tokens", "train.parts.[].sha256", "val.tokens")
-_LEAK = (
-    *("extractable_sentences", "extractable_passages", "attack"),
-    *(f"sentences.{key}" for key in ("asked", "documents_asked", "held_out_reported", "longest_sampled_run_tokens")),
-    *(f"{side}.{key}" for side in ("train", "held_out") for key in ("extractable", "passages", "longest_run_tokens")),
-)
-_WRITTEN = {  # the command that writes a file, and the keys it must have
-    layout.SCORES: ("dvc repro", ()),
-    layout.TRAINED: ("dvc repro curves", ("parameters", "tokens", "mix.*.drawn")),
-    layout.LEAK: ("dvc repro leak", ("measured", *(f"sources.*.*.{key}" for key in _LEAK))),
-    layout.MIX: ("dvc repro cache", ("vocab_size", *(f"sources.*.{key}" for key in _PART))),
-    layout.CHAT_MIX: ("dvc repro cache", ("vocab_size", "sources.*.files.[].sha256")),
-    layout.PRETRAINED / layout.CONFIG: ("dvc repro train", ("T",)),
-}
-
-
-def read_result(path: Path) -> dict[str, Any]:
-    """Read a file of `_WRITTEN`, the scores without their report card; raise ValueError if missing or damaged."""
-    made_by, required = _WRITTEN[path]
-    if not path.is_file():
-        raise ValueError(f"there is no {path} yet: run `{made_by}` first")
-    try:
-        result = read_metrics(path, required=required)
-        return without_card(result) if path == layout.SCORES else result
-    except Damaged as error:
-        raise ValueError(f"{error} with `{made_by}`") from error
-
-
-def without_card(scores: dict[str, Any]) -> dict[str, Any]:
-    """Return the scores of models, without the report card and the compressors, after checking their keys."""
-    models = {model: table for model, table in scores.items() if model not in (layout.CARD, *layout.YARDSTICKS)}
-    check_keys(models, _SCORE, path=layout.SCORES)
-    return models
 
 
 def temperature_of(model: str) -> float:
