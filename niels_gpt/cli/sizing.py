@@ -1,4 +1,4 @@
-"""What a run costs and gives: model and steps that fit text and hours, what they read, seconds per step, expected loss.
+"""Predict what a run costs and gives, and choose the model and steps that fit text and hours.
 
 Of a few sizes, take the one with the lowest loss by the scaling law, within the time and within the number of epochs
 that has helped. docs/recipe.md has the runs behind the figures.

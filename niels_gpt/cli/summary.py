@@ -1,4 +1,4 @@
-"""Results of a run: told by chat page and report, and compared with the committed dvc.lock."""
+"""Results of a run as chat page and report tell them, and whether they equal the committed dvc.lock."""
 
 from __future__ import annotations
 
