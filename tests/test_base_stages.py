@@ -309,6 +309,7 @@ def test_the_licence_of_the_base_goes_with_every_export(here: Path, tmp_path: Pa
     assert (tmp_path / "hf/LICENSE.txt").read_text() == "Apache License\n"
 
 
+@pytest.mark.slow
 def test_a_base_without_a_licence_is_exported_as_one_that_states_none(here: Path) -> None:
     origin = layout.BASE / "origin.json"
     write_json(origin, {**json.loads(origin.read_text()), "licence": "licence unknown", "from": "/home/me/models/tiny"})

@@ -36,6 +36,7 @@ def seed_loop(sources, *, p, B, T, generator):  # type: ignore[no-untyped-def]
     return torch.stack(xs), torch.stack(ys)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32), B=st.integers(1, 40), T=st.integers(1, 64))
 def test_batches_equal_the_row_by_row_reference_to_the_bit(seed: int, B: int, T: int) -> None:
     g1, g2 = (torch.Generator().manual_seed(seed) for _ in range(2))
@@ -96,6 +97,7 @@ def test_bytes_sources_is_one_type_in_both_modules() -> None:
     assert batching.BytesSources == dict[str, bytes]
 
 
+@pytest.mark.slow
 @given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(lambda ls: max(ls) > 5), T=st.integers(1, 5))
 def test_windows_over_several_arrays_are_all_of_them_once_and_cross_none(lengths: list[int], T: int) -> None:
     arrays = [np.arange(n, dtype=np.uint16) + 100 * i for i, n in enumerate(lengths)]

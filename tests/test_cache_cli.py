@@ -110,6 +110,7 @@ def test_any_other_unavailable_dataset_is_a_failure(data: Path) -> None:
     assert "max_val_tokens" in done.output
 
 
+@pytest.mark.slow
 def test_the_tokenizer_lies_in_the_layout(data: Path) -> None:
     kept, elsewhere = data.parent / "c/tokenizer", data.parent / "mine"
     assert build(data, only=["dolly15k"]).exit_code == 0

@@ -67,6 +67,7 @@ def test_a_preset_on_itself_changes_no_byte() -> None:
     assert apply_preset(SAMPLE, SAMPLE) == SAMPLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["v0", "v1", "v2", "v3", "shakespeare"])
 def test_there_and_back_again_changes_no_byte(preset: str) -> None:
     assert apply_preset(apply_preset(SAMPLE, preset_text(preset)), SAMPLE) == SAMPLE
@@ -110,6 +111,7 @@ def test_a_preset_may_be_based_on_another(tmp_path: Path) -> None:
         read_preset(tmp_path, "third")
 
 
+@pytest.mark.slow
 def test_values_change_and_comments_stay(project: Path) -> None:
     mine = SAMPLE.replace("  T: 128\n", "  T: 128  # mine\n") + "\n# a last word of mine\n"
     (project / "params.yaml").write_text(mine)
@@ -167,6 +169,7 @@ def test_the_sample_comes_back_from_git_to_the_byte(project: Path) -> None:
     assert (project / "params.yaml").read_text() == "a: 1\n"
 
 
+@pytest.mark.slow
 def test_all_parameters_are_printed_with_their_help_and_are_those_of_the_file(project: Path) -> None:
     shown = run("params")
     assert parse_params(shown)[0] == parse_params(SAMPLE)[0]
@@ -552,6 +555,7 @@ def test_a_preset_does_not_overwrite_what_it_cannot_read(project: Path, text: by
     assert (project / "params.yaml").read_bytes() == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", NO_PARAMS.values(), ids=NO_PARAMS)
 def test_a_preset_replaces_what_holds_no_parameters(project: Path, text: bytes) -> None:
     (project / "params.yaml").write_bytes(text)
@@ -743,6 +747,7 @@ def test_a_folder_without_a_model_is_told_those_that_have_one(finished: Path) ->
     assert "models/sft holds no model yet" in refusal("chat")
 
 
+@pytest.mark.slow
 def test_the_card_says_how_it_is_used_and_under_what_licences(finished: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed: no card of a GGUF was written")
     (finished / "data/LICENSE").write_text("\n# MIT | License\n\nmore\n")
@@ -805,6 +810,7 @@ def test_an_export_of_a_model_that_recites_private_text_needs_i_know(finished: P
     assert "public sources only" in run_and_read_card("fourth")
 
 
+@pytest.mark.slow
 def test_an_export_without_a_measured_extraction_needs_i_know(finished: Path) -> None:
     whole = json.loads((finished / "metrics/leak.json").read_text())
     measured = whole["details"][0]["measured"]

@@ -151,6 +151,7 @@ TEXTS = [f"val_{letter}" for letter in "abcdefgh"]
 TABLES = st.dictionaries(st.sampled_from(TEXTS), st.integers(1, 9), max_size=8)
 
 
+@pytest.mark.slow
 @given(first=TABLES, second=TABLES)
 def test_each_model_is_compared_on_its_three_longest_validation_sets_that_no_earlier_model_has(
     first: dict[str, int], second: dict[str, int]

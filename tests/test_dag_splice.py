@@ -116,6 +116,7 @@ def test_the_plan_names_what_is_not_trained_on_and_jitter_without_room() -> None
     ]
 
 
+@pytest.mark.slow
 def test_only_documents_within_the_budget_of_pretraining_are_chosen_when_that_is_asked(
     spliced: Callable[..., Params],
 ) -> None:

@@ -326,6 +326,7 @@ def test_primer_text_is_raw_and_utf8(tmp_path: Path) -> None:
 # WikiText
 
 
+@pytest.mark.slow
 def test_the_sample_loads_by_the_call_for_the_real_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = wikitext.load_dataset
     monkeypatch.setattr(wikitext, "load_dataset", lambda *a, **k: real(*a, **k, cache_dir=str(tmp_path)))

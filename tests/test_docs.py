@@ -64,6 +64,7 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_a_page_exist_with_their_options(page: Path) -> None:
     from niels_gpt.cli.app import app

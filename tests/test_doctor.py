@@ -64,6 +64,7 @@ def test_a_folder_that_is_not_there_is_named(params: dict[str, Any], tmp_path: P
     }
 
 
+@pytest.mark.slow
 def test_what_is_no_file_in_an_input_is_named(params: dict[str, Any], tmp_path: Path) -> None:
     """A FIFO or a linked folder is named before `dvc repro`, which would wait for a FIFO forever."""
     notes = tmp_path / params["sources"]["roam"]["input"]
@@ -371,6 +372,7 @@ def test_a_device_that_is_not_there_is_named(params: dict[str, Any], tmp_path: P
     assert "'tpu' is not available here" in fixes(params, tmp_path)["device tpu"]
 
 
+@pytest.mark.slow
 def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     values = {"sources.roam.input": "notes"}

@@ -76,6 +76,7 @@ def pairs_among(folder: Path, *sources: Sequence[str], near: float | None = 0.5,
     return find_pairs(batches, near=near, hashes=hashes, scratch=folder / "scratch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_planted_duplicates_are_found_and_unrelated_texts_are_not_joined(kind: str, tmp_path: Path) -> None:
     rng = random.Random(0)

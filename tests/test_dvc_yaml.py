@@ -204,6 +204,7 @@ def defaults_below(shape: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from defaults_below(field.annotation, f"{path}.{key}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*STAGES} - {"code", "load"}))
 def test_a_default_is_part_of_the_code_of_each_stage_that_declares_it(name: str) -> None:
     """A changed default must rerun the stages that depend on it, though params.yaml is the same."""

@@ -121,6 +121,7 @@ def test_transformers_gives_the_ids_that_we_give_for_any_text(
     assert theirs[kind, "chat_tokens"](text)["input_ids"] == tokenizers[kind].encode(text)
 
 
+@pytest.mark.slow
 @KINDS
 @settings(max_examples=200)
 @given(data=st.data())
@@ -131,6 +132,7 @@ def test_transformers_decodes_any_ids_as_we_do(kind: str, tokenizers: Any, their
     assert loaded.decode(ids, skip_special_tokens=True) == ours.decode(ids)
 
 
+@pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize("renderer", ["chat_tokens", "transcript"])
 def test_the_chat_template_renders_our_prompts(kind: str, renderer: Renderer, tokenizers: Any, theirs: Any) -> None:
@@ -139,6 +141,7 @@ def test_the_chat_template_renders_our_prompts(kind: str, renderer: Renderer, to
         assert ids == certain_talker(tokenizers[kind], renderer).chat.prompt(chat)
 
 
+@pytest.mark.slow
 @KINDS
 def test_the_name_of_a_chat_token_is_text_where_it_is_asked_to_be_and_else_refused(
     kind: str, tokenizers: Any, theirs: Any
@@ -156,6 +159,7 @@ def test_the_name_of_a_chat_token_is_text_where_it_is_asked_to_be_and_else_refus
             loaded.apply_chat_template([message])
 
 
+@pytest.mark.slow
 def test_an_export_names_the_end_of_turn_and_how_to_sample(tokenizers: Any, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
     whole = certain_talker(tokenizers["sentencepiece"])

@@ -156,6 +156,7 @@ def test_recited_held_out_text_sets_the_threshold(reciting: GPT) -> None:
     assert told.least_bits > 0
 
 
+@pytest.mark.slow
 def test_a_budget_asks_for_the_most_repeated_and_says_so() -> None:
     train = documents(*(f"{SECRET}.\n{note(i)}" for i in range(5)))
     few = Questions.of(train, documents(), [], TOKENIZER, at_most_tokens=2 * len(SECRET))
@@ -185,6 +186,7 @@ def test_a_budget_bounds_the_tokens_of_all_forward_passes() -> None:
     assert (len(everything.asked), everything.sampled_tokens) == (everything.sentences, 128)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_span_stands_in_documents_as_a_search_would_find_it(data: Any) -> None:
     texts = data.draw(st.lists(st.lists(st.integers(0, 2), max_size=40), min_size=1, max_size=3))

@@ -79,6 +79,7 @@ def edited(folder: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object
     return tmp_path / "tokenizer.json"
 
 
+@pytest.mark.slow
 @given(st.one_of(TEXT, st.text("ab \n\0\x04<>|im_start", max_size=20), st.sampled_from([*HOSTILE, *SPECIAL])))
 def test_every_text_comes_back_with_its_bytes_and_no_control_token(
     tokenizer: HFTokenizer, sparse: HFTokenizer, text: str

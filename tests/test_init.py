@@ -191,6 +191,7 @@ def _questions() -> list[str]:
     return list(VALUES["eval"]["questions"])
 
 
+@pytest.mark.slow
 def test_few_documents_are_split_at_their_ends_and_many_are_held_out_whole() -> None:
     def split(survey: Survey) -> tuple[Any, Any]:
         (source,) = texts_of(parse_yaml(plan_text(planned(survey), SAMPLE), name="planned")).values()

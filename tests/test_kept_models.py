@@ -56,6 +56,7 @@ def sample(*, model: str = "models/sft") -> tuple[str, str]:
     return result.stdout, result.stderr
 
 
+@pytest.mark.slow
 def test_a_model_that_is_being_replaced_answers_out_of_the_cache(project: Path) -> None:
     said, remarks = sample()
     assert remarks == ""

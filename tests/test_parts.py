@@ -239,6 +239,7 @@ PAGES = fineweb_edu.Settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "settings"), [("fineweb_edu", PAGES), ("text", Settings()), ("wikitext", None)])
 def test_input_digests_do_not_depend_on_where_the_folder_lies(here: Path, kind: str, settings: Any) -> None:
     """They depend on names and contents: of a dataset read by file, a folder of text, and a folder read as a whole."""

@@ -14,6 +14,8 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 
+pytestmark = pytest.mark.slow  # loads transformers
+
 NOTHING_TO_COMPARE = "transformers is not installed: nothing to compare with"
 BASE = {
     "vocab_size": 61,

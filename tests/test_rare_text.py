@@ -166,6 +166,7 @@ def test_too_few_entries_are_refused_with_a_remedy() -> None:
         train(documents(4), vocab_size=300)
 
 
+@pytest.mark.slow
 def test_no_export_contains_a_rare_name(planted: bytes, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
     (tmp_path / "spm.model").write_bytes(planted)

@@ -80,6 +80,7 @@ def test_the_real_client_lists_asks_and_streams(client: openai.OpenAI) -> None:
     assert len({part.id for part in parts} | {whole.id}) == 2
 
 
+@pytest.mark.slow
 def test_every_field_reaches_the_model(client: openai.OpenAI) -> None:
     def said(**fields: object) -> str | None:
         answer = client.chat.completions.create(**ask("hello", **fields))  # type: ignore[call-overload]

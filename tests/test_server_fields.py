@@ -235,11 +235,13 @@ def test_what_is_not_honoured_is_refused_by_name(address: str, field: dict[str, 
     assert_refused(answer, 400, next(iter(field)))
 
 
+@pytest.mark.slow
 def test_labels_that_clients_send_by_default_change_nothing(said: Any) -> None:
     labels = {"user": "me", "metadata": {"a": "b"}, "safety_identifier": "x", "parallel_tool_calls": True}
     assert said(temperature=2, **labels) == said(temperature=2)
 
 
+@pytest.mark.slow
 def test_text_goes_on_from_a_text_from_several_and_from_ids(client: openai.OpenAI) -> None:
     from openai import BadRequestError
 
@@ -290,6 +292,7 @@ def counted(client: httpx.Client) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
+@pytest.mark.slow
 def test_every_refusal_is_counted_by_its_status() -> None:
     talker = tiny_talker(slots=1)
     app = build_app(talker, card={}, limits=Limits(body_bytes=9000, new_tokens=10**9, queue=1), access=Access(key="k"))

@@ -117,6 +117,7 @@ def value_of(plan: Plan, name: str) -> Any:
     return plan.settings[name].value if name in plan.settings else None
 
 
+@pytest.mark.slow
 def test_sources_weights_and_chats_of_the_plans() -> None:
     notes, _, large, least, two = five_plans()
     assert [plan.byte_tokenizer for plan in (notes, large, least, two)] == [False, False, True, False]

@@ -179,6 +179,7 @@ def test_a_float32_run_on_a_cpu_multiplies_nothing_but_float32(optimizer: str) -
     assert products.dtypes == {torch.float32}
 
 
+@pytest.mark.slow
 def test_a_bf16_step_multiplies_nothing_but_bf16() -> None:
     step = PlainStep(GPT(DRY), replace(CONFIG, precision="bf16"), Execution(), state=None)
     with Products() as products:

@@ -599,6 +599,7 @@ def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: P
             server.kill()
 
 
+@pytest.mark.slow
 def test_damaged_scores_are_named_before_anything_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_project(tmp_path)
     monkeypatch.chdir(tmp_path)

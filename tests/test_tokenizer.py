@@ -258,6 +258,7 @@ def test_equal_text_gives_an_equal_model() -> None:
     assert train_sentencepiece(CORPUS, vocab_size=700) == train_sentencepiece(iter(CORPUS), vocab_size=700)
 
 
+@pytest.mark.slow
 def test_scores_are_rounded_so_that_sums_over_a_part_are_exact_in_float32() -> None:
     """This holds for any corpus, although scores of very rare entries have no lower bound before rounding."""
     proto = ModelProto.FromString(train_sentencepiece(CORPUS[:80], vocab_size=450))

@@ -139,6 +139,7 @@ def test_a_checkpoint_is_saved_when_it_is_due_whatever_else_is_done_after_that_s
     assert reported == [n for n in range(1, 13) if n in validated or n % log_every == 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [1, 5, 11])
 def test_the_time_left_is_estimated_from_the_steps_of_this_process_also_after_a_resume(
     stop_at: int, monkeypatch: pytest.MonkeyPatch

@@ -218,6 +218,7 @@ def test_best_and_last_are_the_models_of_those_steps(here: Path) -> None:
     assert abs(rows[2]["roam"] - rows[2]["primer"]) > 1e-3
 
 
+@pytest.mark.slow
 def test_pretraining_runs_no_code_of_chats_or_of_pages() -> None:
     """An edit of a chat template or of a report must not train a model again."""
     code = {stage: set(code_of(stage, ROOT)) for stage in ("train", "sft", "splice")}
