@@ -384,18 +384,24 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         _quick.clear()
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Limit torch to one thread; a test that needs more sets them itself.
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Limit torch to one thread, also in fixtures; a test that needs more sets them itself.
 
     On a busy machine, threads wait for one another longer than a tiny model computes.
     """
     import torch
 
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread_again() -> Iterator[None]:
+    """Take back the threads that a test has set."""
+    import torch
+
     yield
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
