@@ -69,6 +69,9 @@ def prepare_device(name: str, *, threads: int) -> str:
 
     if threads:
         torch.set_num_threads(threads)
+    # MKL chooses its kernels at the first sine. When two threads came to it at once, 1 process in 60 had a RoPE table
+    # with other last bits. This first sine is one thread's.
+    torch.zeros(1).sin()
     keep_freed_memory()
     device, local = resolve_device(name), os.environ.get("LOCAL_RANK")
     if device == "cuda" and local is not None:
