@@ -79,10 +79,8 @@ def here(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     shutil.copytree(prepared, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.delenv("DVC_ROOT", raising=False)
-    threads = torch.get_num_threads()
     with own_signals():
         yield tmp_path / "here"
-    torch.set_num_threads(threads)
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:

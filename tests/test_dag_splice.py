@@ -65,7 +65,7 @@ def spliced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     model = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.0))
     # Only best.pt is written: a stage that trained last.pt further by mistake would not find it.
     save_checkpoint("models/pretrain/best.pt", model, None, 1, to_dict(model.cfg))
-    base, threads = notes_params(), torch.get_num_threads()
+    base = notes_params()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(**changes: Any) -> Params:
@@ -74,7 +74,6 @@ def spliced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         return params
 
     yield run
-    torch.set_num_threads(threads)
     for number, handler in handlers.items():
         signal.signal(number, handler)
 

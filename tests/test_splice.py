@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,15 +49,6 @@ from niels_gpt.train.state import RunState
 
 PAD = 99
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "golden_splice.json").read_text())
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Use one thread: models this small are slower on several, and many times slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def of_kind(*kinds: str) -> list[Any]:
