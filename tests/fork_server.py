@@ -4,13 +4,15 @@ Tests run many commands, and imports take most of the time of a tiny stage.
 
 `python -P tests/fork_server.py SOCKET` serves until its stdin ends; `python tests/fork_server.py SOCKET dvc repro` has
 it run a command: `dvc`, `niels-gpt` or `python`. It imports the modules that the environment variable PRELOADED names,
-by default LIBRARIES and DVC. The project's code is imported by each command, from the folder it runs in, and by each
-stage, which is forked from DVC's process. dvc.lock is written as by `niels-gpt run`. Tests that stop a command half-way
-and CI's own `make run` start plain processes instead.
+by default LIBRARIES and DVC, and this checkout's `niels_gpt`: a command in a folder whose code is the same to the byte
+uses it, any other imports its own. A stage is forked from DVC's process. dvc.lock is written as by `niels-gpt run`.
+Tests that stop a command half-way and CI's own `make run` start plain processes instead.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -20,6 +22,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,11 +49,11 @@ def asked(address: str, command: Sequence[str], cwd: str, env: Mapping[str, str]
 
 def serve(address: str) -> None:
     import gc
-    import importlib
     import selectors
 
     for name in os.environ.get("PRELOADED", " ".join(LIBRARIES + DVC)).split():
         importlib.import_module(name)
+    _project[_hash_of_code(ROOT)] = _import_project()
     gc.disable()  # it takes a tenth of the time
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that run `_attend`
@@ -67,6 +70,32 @@ def serve(address: str) -> None:
                     listener.close()
                     _attend(client)
     shutil.rmtree(Path(address).parent)
+
+
+_project: dict[str, dict[str, ModuleType]] = {}  # modules of this checkout's niels_gpt, by the hash of its code
+
+
+def _import_project() -> dict[str, ModuleType]:
+    """Import what commands and stages import of this checkout's niels_gpt, and take it out of sys.modules."""
+    sys.path.insert(0, str(ROOT))
+    stages = sorted(path.stem for path in (ROOT / "stages").glob("*.py"))
+    for name in ("niels_gpt.cli.app", *(f"stages.{stage}" for stage in stages)):
+        importlib.import_module(name)
+    sys.path.remove(str(ROOT))
+    own = {name: module for name, module in sys.modules.items() if name.split(".")[0] in ("niels_gpt", "stages")}
+    for name in own:
+        del sys.modules[name]
+    # runpy executes a stage that nobody has imported.
+    return {name: module for name, module in own.items() if name.split(".")[0] == "niels_gpt"}
+
+
+def _hash_of_code(folder: Path) -> str:
+    """Return a hash of the names and bytes of all files of niels_gpt in a folder."""
+    found = hashlib.sha256()
+    for path in sorted((folder / "niels_gpt").rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            found.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def _attend(client: socket.socket) -> NoReturn:
@@ -104,6 +133,8 @@ def become(command: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> NoRet
     name, *arguments = command
     first = {"python": [cwd], "niels-gpt": [str(ROOT)]}.get(name, [])
     sys.path[:0] = [*first, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    if first:
+        sys.modules.update(_project.get(_hash_of_code(Path(first[0])), {}))
     code = 1
     try:
         if name == "python" and arguments[0] == "-m":
