@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -262,6 +263,46 @@ raise SystemExit(stage.wait())
     assert process.returncode == 130
     assert said == "stopped; `niels-gpt run` continues from there (all lines are in logs/run.log)\n"
     assert "train: stopped and saved\n" in (project / "logs/run.log").read_text()
+
+
+STAGE = """
+import os, sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+def double(n):
+    return 2 * n
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        print(sys.argv, os.getcwd(), os.environ["DVC_STAGE"], pool.submit(double, 21).result())
+    sys.exit({"exits": 3, "warns": "a sentence"}.get(sys.argv[0].split("/")[-1][:-3], 0))
+"""
+
+
+def test_a_stage_in_a_fork_prints_and_ends_as_in_a_process_of_its_own(tmp_path: Path) -> None:
+    names = ["exits", "raises", "unknown", "warns", "works"]
+    (tmp_path / "stages").mkdir()
+    for name in ("__init__", "exits", "warns", "works"):
+        (tmp_path / f"stages/{name}.py").write_text(STAGE)
+    (tmp_path / "stages/raises.py").write_text("import json\njson.loads('{')\n")
+    stages = "".join(f"  {name}:\n    cmd: python -m stages.{name}\n" for name in names)
+    (tmp_path / "dvc.yaml").write_text(f"stages:\n{stages}  shell:\n    cmd: echo $DVC_STAGE && exit 5\n")
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "DVC_SITE_CACHE_DIR": str(tmp_path / "site")}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        how: Any = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+        return subprocess.run([sys.executable, "-m", *command], check=False, **how)
+
+    run("dvc", "init", "--no-scm")
+    theirs = run("dvc", "repro", "--keep-going", "--force")
+    (tmp_path / "dvc.lock").unlink()
+    ours = run("niels_gpt.pipeline.repro", "--keep-going", "--force")
+    assert ours.returncode == theirs.returncode == 255
+    assert ours.stdout == theirs.stdout
+    assert f"['{tmp_path}/stages/works.py'] {tmp_path} works 42" in ours.stdout
+    assert "a sentence\n" in ours.stderr
 
 
 def test_a_stage_is_recorded_in_the_bytes_that_dvc_writes(tmp_path: Path) -> None:
