@@ -19,15 +19,19 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARIES = ("numpy", "pyarrow.parquet", "pydantic", "ruamel.yaml", "torch", "tqdm", "typer", "yaml")
-DVC = ("dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run", "dvc.repo")
+DVC = (
+    *("dvc.cli.parser", "dvc.commands.repro", "dvc.commands.experiments.run", "dvc.lock", "dvc.repo.index", "dvc.scm"),
+    *("dvc.repo.experiments.queue.celery", "dvc.repo.stage", "dvc.utils.strictyaml", "networkx", "pygit2", "pyparsing"),
+)
 
 
 @contextmanager
@@ -171,13 +175,32 @@ def _dvc(arguments: list[str]) -> int:
 
     import dvc.dvcfile
     import dvc.stage.run
+    import dvc.utils.serialize._yaml
+    import dvc.utils.strictyaml
     from dvc.cli import main
 
     dvc.stage.run._run = _run_stage
+    # DVC parses params.yaml again for each stage.
+    parse = dvc.utils.serialize._yaml.parse_yaml
+    dvc.utils.serialize._yaml.parse_yaml = dvc.utils.strictyaml.parse_yaml = _remembering(parse)
     dvc.dvcfile.modify_yaml = runpy.run_path(str(ROOT / "niels_gpt/pipeline/repro.py"))["modify_lock"]
     code = main(arguments)
     gc.collect()  # before the interpreter shuts down: destructors left for later complain
     return code
+
+
+def _remembering(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `parse`, which parses a text once and returns a copy of the result each time."""
+    known: dict[tuple[str, str], Any] = {}
+
+    def remembered(text: str, path: str, typ: str = "safe") -> Any:
+        if typ != "safe":
+            return parse(text, path, typ)
+        if (text, path) not in known:
+            known[text, path] = parse(text, path)
+        return deepcopy(known[text, path])
+
+    return remembered
 
 
 def _run_stage(executable: str, cmd: str, *, cwd: str, env: dict[str, str], **_: Any) -> None:
