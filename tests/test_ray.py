@@ -71,8 +71,7 @@ def on_the_cluster(folder: Path) -> None:
     from niels_gpt.jobs.engine import RayEngine
 
     engine, texts = RayEngine(os.environ["RAY_ADDRESS"]), corpus(folder)
-    found = {"plain": encoded(engine, texts, folder / "plain")}
-    found["pretrained"] = encoded(engine, texts, folder / "bpe", by="pretrained")
+    found = {"pretrained": encoded(engine, texts, folder / "bpe", by="pretrained")}
     token_parts.encode_part = killed_once
     found["killed"] = encoded(engine, texts, folder / "killed")
     assert (folder / "killed.killed").exists()
@@ -94,7 +93,6 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_this_process_also_when_a_work
     done = run_in_cluster(2, sys.executable, "-c", script)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "there/found.json").read_text())
-    assert found["plain"] == alone
     assert found["killed"] == alone
     assert found["pretrained"] == pretrained
     assert pretrained["files"].keys() == alone["files"].keys()
