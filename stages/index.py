@@ -14,6 +14,7 @@ from niels_gpt.duplicates.overlap import find_quotes, measure_overlap
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.messages import progress
+from niels_gpt.jobs.engine import LocalEngine
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.results import write_metrics
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
@@ -23,11 +24,14 @@ from niels_gpt.trace.index import Row, write_index
 Sources = Mapping[str, tuple[Texts, Splits]]
 
 MOST_BYTES = 1 << 30  # text of a source: 7 minutes of CPU and 2.4 GB of disk; web text has more, notes have not
+FEW_BYTES = 32 << 20  # of all text: read in this process before others have started, seven times
 
 
 def write_overlap(stage: Stage, sources: Sources) -> None:
     """Write overlap statistics by source, and the spans of quotes in held-out documents; stores no text."""
     out, engine = stage.out(layout.DATA), open_engine(stage.params)
+    if sum(texts.text_bytes for texts, _ in sources.values()) < FEW_BYTES:
+        engine = LocalEngine(workers=1)
     # Next to the output and not in /tmp, so that workers can read it as well.
     with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as scratch:
         overlaps = measure_overlap(engine, sources, scratch=Path(scratch))

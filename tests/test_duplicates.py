@@ -287,7 +287,8 @@ def test_no_planted_duplicate_straddles_a_split_whatever_the_seed(here: Path) ->
 
 
 @pytest.mark.slow
-def test_bytes_do_not_show_how_many_worked_on_them(here: Path) -> None:
+def test_bytes_do_not_show_how_many_worked_on_them(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "FEW_BYTES", 0)
     write_planted(random.Random(8))
     found = []
     for workers in (1, 3):
