@@ -31,7 +31,7 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
 
 def list_roam_paths(root_dir: str) -> list[str]:
     """Return the sorted absolute paths of all *.md files below `root_dir`, except hidden ones."""
-    return list_files(root_dir, {".md"})
+    return [path for path in list_files(root_dir) if path.endswith(SUFFIXES)]
 
 
 def load_texts(paths: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.data.hub import HubSettings, resolve_revision
-from niels_gpt.data.readers.files import entries_of, file_faults, name_fault
+from niels_gpt.data.readers.files import entries_of, file_fault, name_fault
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.repository import broken_files
 from niels_gpt.pipeline.sections import NO_INPUT
@@ -38,7 +38,7 @@ def check_input(path: str) -> list[str]:
     skips linked folders, so changes behind the link would go unnoticed. Links to files are followed and watched.
     """
     if not os.path.isdir(path):
-        return list(file_faults(path))
+        return [fault] if (fault := file_fault(path)) else []
     faults: list[str] = []
     folders = [path]
     while folders:
@@ -46,13 +46,12 @@ def check_input(path: str) -> list[str]:
             if entry.name in layout.UNWATCHED:
                 continue
             hidden = any(part.startswith(".") for part in os.path.relpath(entry.path, path).split(os.sep))
-            if not os.path.isdir(entry.path):
-                faults += file_faults(entry.path)
-            elif fault := name_fault(entry.path):
+            is_folder = os.path.isdir(entry.path)
+            if fault := name_fault(entry.path) if is_folder else file_fault(entry.path):
                 faults.append(fault)
-            elif not entry.is_symlink():
+            elif is_folder and not entry.is_symlink():
                 folders.append(entry.path)
-            elif not hidden:  # hidden folders are not read
+            elif is_folder and not hidden:  # hidden folders are not read
                 faults.append(
                     f"{entry.path} is a linked folder, which DVC does not watch: put the folder itself there, or make "
                     f"a source of {os.path.realpath(entry.path)}"

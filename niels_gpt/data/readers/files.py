@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,16 +34,11 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_NO_FILES = (
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_NO_FILES = {"p": "a FIFO", "s": "a socket", "c": "a device", "b": "a device", "d": "a folder"}  # by letter of `ls -l`
 
 
-def list_files(root_dir: str, suffixes: Collection[str] | None = None) -> list[str]:
-    """Return the sorted absolute paths of all files below `root_dir` with one of `suffixes` (None: any).
+def list_files(root_dir: str) -> list[str]:
+    """Return the sorted absolute paths of all files below `root_dir`.
 
     Symbolic links are followed; each real folder is visited once, so loops end. Hidden files and folders (.obsidian,
     .trash, .git) are skipped.
@@ -62,8 +57,7 @@ def list_files(root_dir: str, suffixes: Collection[str] | None = None) -> list[s
         seen.add((status.st_dev, status.st_ino))
         visible = [entry.path for entry in entries_of(folder) if not entry.name.startswith(".")]
         folders += [path for path in reversed(visible) if os.path.isdir(path)]
-        chosen = [path for path in visible if suffixes is None or os.path.splitext(path)[1] in suffixes]
-        paths += [path for path in chosen if not os.path.isdir(path)]
+        paths += [path for path in visible if not os.path.isdir(path)]
     return sorted(paths)
 
 
@@ -80,30 +74,24 @@ def unpacked_suffix(path: str) -> str:
 
 def text_files(
     path: str, suffixes: tuple[str, ...], *, glob: str | None, files: Sequence[str] | None = None
-) -> Iterator[tuple[str, str]]:
-    """Yield (absolute path, path relative to the folder) of a single file, or of the files in a folder.
+) -> list[tuple[str, str]]:
+    """Return (absolute path, path relative to the folder) of a single file, or of the files in a folder.
 
     Files of a folder are selected by suffix, compressed ones included, and by `glob`; or they are exactly `files`.
     """
+    root = os.path.abspath(path)
     if files is not None:
-        for name in files:
-            yield os.path.join(os.path.abspath(path), name), name
-        return
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"{path} does not exist")
+        return [(os.path.join(root, name), name) for name in files]
     if os.path.isfile(path):
         if unpacked_suffix(path) not in suffixes:
             raise ValueError(f"{path} is no text file: {', '.join(suffixes)} can be read")
-        yield os.path.abspath(path), os.path.basename(path)
-        return
-    found = False
-    for file in list_files(path, {*suffixes, ".gz", ".zst"}):
-        name = Path(file).relative_to(os.path.abspath(path)).as_posix()
-        if unpacked_suffix(file) in suffixes and (glob is None or PurePosixPath(name).match(glob)):
-            found = True
-            yield file, name
-    if glob is not None and not found:
+        return [(root, os.path.basename(path))]
+    readable = [file for file in list_files(path) if unpacked_suffix(file) in suffixes]
+    named = [(file, Path(file).relative_to(root).as_posix()) for file in readable]
+    chosen = [(file, name) for file, name in named if glob is None or PurePosixPath(name).match(glob)]
+    if glob is not None and not chosen:
         raise ValueError(f"no file in {path} is called like {glob!r}: fix the glob, or remove it to read all files")
+    return chosen
 
 
 def file_documents(samples: Iterator[PretrainSample]) -> Iterator[Document]:
@@ -139,7 +127,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
     """Open a file as a binary stream, decompressed if its name ends in .gz or .zst."""
     if not os.path.lexists(path):
         raise FileNotFoundError(f"{path} does not exist")
-    for fault in file_faults(path):
+    if fault := file_fault(path):
         raise ValueError(fault)
     try:
         with open(path, "rb") as plain:
@@ -160,20 +148,17 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 def read_bytes(path: str) -> bytes:
     """Return a whole file, decompressed; raise a ValueError as soon as it exceeds `MAX_DOCUMENT_BYTES`."""
-    parts: list[bytes] = []
-    size = 0
+    data = bytearray()
     with opened(path) as stream:
-        expected = os.path.getsize(path)
-        while expected <= MAX_DOCUMENT_BYTES and (part := stream.read(_CHUNK_BYTES)):
-            parts.append(part)
-            size += len(part)
-            expected = max(expected, size)
-    if expected > MAX_DOCUMENT_BYTES:
+        on_disk = os.path.getsize(path)
+        while max(on_disk, len(data)) <= MAX_DOCUMENT_BYTES and (part := stream.read(_CHUNK_BYTES)):
+            data += part
+    if max(on_disk, len(data)) > MAX_DOCUMENT_BYTES:
         raise ValueError(
             f"{path} is one document of more than {MAX_DOCUMENT_BYTES:,} bytes: cut it into several files, or rows of "
             "a .jsonl"
         )
-    return b"".join(parts)
+    return bytes(data)
 
 
 def read_lines(path: str) -> Iterator[bytes]:
@@ -191,8 +176,8 @@ def decode_text(data: bytes) -> tuple[str, str]:
     The mark is removed; line ends are kept. Undecodable bytes become U+FFFD, and the encoding is then called "damaged",
     or "utf-8 with strays of cp1252" if most of the text is UTF-8.
     """
-    if (wide := encoding_of_mark(data)) is not None:
-        mark, encoding = wide
+    mark, encoding = encoding_of_mark(data)
+    if encoding:
         return _decoded(data[len(mark) :], encoding)
     try:
         return data.decode("utf-8"), "utf-8"
@@ -245,8 +230,8 @@ def _guessed_encoding(data: bytes) -> str:
     return found[0].encoding
 
 
-def encoding_of_mark(data: bytes) -> tuple[bytes, str] | None:
-    """Return (byte order mark, encoding) of text in UTF-16, UTF-32 or marked UTF-8; None for anything else.
+def encoding_of_mark(data: bytes) -> tuple[bytes, str]:
+    """Return (byte order mark, encoding) of text in UTF-16, UTF-32 or marked UTF-8; the encoding of other text is "".
 
     UTF-16 is recognized without a mark, too: every second byte is a high byte, which is below 16 for the letters of
     most alphabets (Latin 0, Greek 3, Cyrillic 4, Thai 14), and 0 for spaces and line ends.
@@ -259,7 +244,7 @@ def encoding_of_mark(data: bytes) -> tuple[bytes, str] | None:
         for low, high, encoding in ((even, odd, "utf-16-le"), (odd, even, "utf-16-be")):
             if 0 not in low and len(high.translate(None, delete=bytes(range(16)))) < 0.3 * len(high):
                 return b"", encoding
-    return None
+    return b"", ""
 
 
 def _decoded(data: bytes, encoding: str) -> tuple[str, str]:
@@ -278,31 +263,23 @@ def entries_of(folder: str) -> list[os.DirEntry[str]]:
         raise ValueError(f"the folder {shown(folder)} cannot be read ({error.strerror}): fix or remove it") from error
 
 
-def file_faults(path: str) -> Iterator[str]:
-    """Yield the reason why the path is not a readable regular file, if there is one."""
+def file_fault(path: str) -> str | None:
+    """Return an error message if the path is not a readable regular file, else None."""
     if fault := name_fault(path):
-        yield fault
-        return
+        return fault
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        yield f"{path} is a link to nothing: fix or remove it" if os.path.islink(path) else f"{path} does not exist"
-        return
+        return f"{path} is a link to nothing: fix or remove it" if os.path.islink(path) else f"{path} does not exist"
     except OSError as error:
-        yield f"{path} cannot be read ({error.strerror}): fix or remove it"
-        return
-    if not stat.S_ISREG(mode):
-        kind = next((name for is_kind, name in _NO_FILES if is_kind(mode)), "a folder")
-        yield f"{path} is {kind}, no file: remove it"
+        return f"{path} cannot be read ({error.strerror}): fix or remove it"
+    return None if stat.S_ISREG(mode) else f"{path} is {_NO_FILES[stat.filemode(mode)[0]]}, no file: remove it"
 
 
 def name_fault(path: str) -> str | None:
     """Return an error message if the name of a file or folder is not UTF-8, else None."""
-    try:
-        os.path.basename(path).encode("utf-8")
-    except UnicodeEncodeError:
-        return f"the name of {shown(path)} is not UTF-8: rename it"
-    return None
+    name = os.path.basename(path)
+    return None if shown(name) == name else f"the name of {shown(path)} is not UTF-8: rename it"
 
 
 # The kinds `primer` and `dialogues` share this code, so that a dialogue has the same number in both and one split rule

@@ -181,7 +181,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(file)):
-        if number == 0 and (encoding_of_mark(line) or (b"", "utf-8"))[1] != "utf-8":
+        if number == 0 and encoding_of_mark(line)[1] not in ("", "utf-8"):
             # In UTF-16 and UTF-32 a newline byte may be part of another character, so decode before splitting.
             text, encoding = decode_text(read_bytes(file))
             yield from ((part, encoding) for part in text.split("\n"))
