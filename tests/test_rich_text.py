@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.data import rich_text
 from niels_gpt.data.kinds import source_kinds
-from niels_gpt.data.rich_text import iter_rich_text
-from niels_gpt.data.types import Request
+from niels_gpt.data.types import Document, Request
 
 PAGE = "<style>p {}</style><script>alert(1)</script><h1>Rye</h1><p>is <b>dark</b> &amp; <a href='http://x'>sour</a></p>"
 
@@ -29,6 +28,10 @@ def libraries() -> tuple[Any, Any]:
     pytest.importorskip("inscriptis", reason="inscriptis is not installed: no HTML was read")
     pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed: no PDF was read")
     return pypdf, pytest.importorskip("docx", reason="python-docx is not installed: no .docx was read")
+
+
+def read(path: Path) -> list[Document]:
+    return list(rich_text.documents(rich_text.Settings(), Request(str(path), None, max_tokens=None, patience_s=1)))
 
 
 def pdf(text: str) -> bytes:
@@ -94,7 +97,7 @@ def test_text_of_every_format_is_read_from_subfolders(
         "g.md": b"left to kind text",
     }.items():
         (tmp_path / name).write_bytes(data)
-    found = {sample.meta["path"]: sample.text for sample in iter_rich_text(str(tmp_path))}
+    found = {document.id: document.text for document in read(tmp_path)}
     assert found == {
         "b.docx": "Rye\nis dark.\n00\t01\n10\t11\nThe end.",
         "c.html": "Rye\n\nis dark & sour",
@@ -108,7 +111,7 @@ def test_text_of_every_format_is_read_from_subfolders(
     parts = kind.requests(kind.settings(glob="*.pdf"), request, 1)
     assert [part.files for part in parts] == [("e.pdf",), ("papers/a.pdf",)]
     assert [row.id for part in parts for row in kind.read(kind.settings(), part)] == ["e.pdf", "papers/a.pdf"]
-    assert [sample.text for sample in iter_rich_text(str(tmp_path / "papers/a.pdf"))] == ["The river rises."]
+    assert [document.text for document in read(tmp_path / "papers/a.pdf")] == ["The river rises."]
 
 
 def test_hostile_files_are_refused_by_name(
@@ -129,13 +132,13 @@ def test_hostile_files_are_refused_by_name(
         file = tmp_path / f"bad{suffix}"
         file.write_bytes(data)
         with pytest.raises(ValueError, match=rf"bad{suffix} cannot be read as {suffix} \(.*{words}.*fix or remove it"):
-            list(iter_rich_text(str(file)))
+            read(file)
 
 
 def read_page(tmp_path: Path, page: str | bytes) -> str:
     (tmp_path / "page.html").write_bytes(page if isinstance(page, bytes) else page.encode())
-    (sample,) = iter_rich_text(str(tmp_path / "page.html"))
-    return sample.text
+    (document,) = read(tmp_path / "page.html")
+    return document.text
 
 
 @pytest.mark.parametrize("element", ["div", "ul", "b", "font"])
@@ -225,7 +228,7 @@ def test_a_reader_that_loses_text_is_noticed(
     monkeypatch.setattr(rich_text, "_word_text", lambda node: word_text(node).replace("dark", ""))
     (tmp_path / "a.docx").write_bytes(docx_file(libraries[1]))
     with pytest.raises(ValueError, match=r"a\.docx .*\(4 of 25 characters were lost, the first at 'dark\.'\)"):
-        list(iter_rich_text(str(tmp_path / "a.docx")))
+        read(tmp_path / "a.docx")
 
 
 def test_a_declared_encoding_is_preferred_to_a_guess_and_reported(
@@ -290,8 +293,8 @@ def test_a_docx_is_read_with_boxes_notes_controls_nested_tables_and_insertions(
     document.part.relate_to(part, "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes")
     document.save(out)
     (tmp_path / "a.docx").write_bytes(out.getvalue())
-    (sample,) = iter_rich_text(str(tmp_path))
-    assert sample.text.replace("\n\n", "\n").split("\n") == [
+    (document,) = read(tmp_path)
+    assert document.text.replace("\n\n", "\n").split("\n") == [
         *("The header", "plain\ttabbed", "around", "a box", "controlled", "inserted", "moved", "a field"),
         *("left", "nested\t\tright", "the end & all", "a footnote", "The footer"),
     ]
@@ -304,18 +307,18 @@ def test_pages_of_a_pdf_without_text_are_named(
     for text in ("one", "", "three", ""):
         writer.append(io.BytesIO(pdf(text)))
     writer.write(tmp_path / "a.pdf")
-    (sample,) = iter_rich_text(str(tmp_path))
-    assert sample.text == "one\n\nthree"
+    (document,) = read(tmp_path)
+    assert document.text == "one\n\nthree"
     assert "a.pdf has 2 pages of 4 without text: 2, 4" in capsys.readouterr().out
 
 
 def test_a_lone_surrogate_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(rich_text.READERS, ".pdf", lambda data: ("half \ud800 a character", []))
+    monkeypatch.setitem(rich_text.READERS, ".pdf", lambda data: ("half \ud800 a character", None))
     (tmp_path / "a.pdf").touch()
-    assert rich_text.read_office_file(str(tmp_path / "a.pdf"), ".pdf") == ("half \ufffd a character", [])
+    assert rich_text.read_office_file(str(tmp_path / "a.pdf"), ".pdf") == ("half \ufffd a character", None)
 
 
 def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rich_text, "find_spec", lambda module: None if module != "docx" else builtins)
     with pytest.raises(ValueError, match=r"needs pypdf, inscriptis, not installed here: `pip install .*documents"):
-        list(iter_rich_text(str(tmp_path)))
+        read(tmp_path)

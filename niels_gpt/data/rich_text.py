@@ -8,14 +8,14 @@ import logging
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar
 
 from niels_gpt.data.readers.files import decode_text, encoding_remark, read_bytes, text_files, unpacked_suffix
-from niels_gpt.data.types import Document, PretrainSample, Request
+from niels_gpt.data.types import Document, Request
 from niels_gpt.files.messages import say_above_bar
 
 _NAMED = 3  # lost words quoted in an error message
@@ -45,14 +45,12 @@ _AMPERSAND = "\U0010ffff"  # replaces & during layout: inscriptis turns "&amp;lt
 _HEAD_BYTES = 4096  # searched for a declared encoding; browsers search 1024
 
 
-def _html_text(data: bytes) -> tuple[str, list[str]]:
-    """Return the visible text of a page, without scripts, styles and link targets, and a message on its encoding.
+def _html_text(data: bytes) -> tuple[str, str | None]:
+    """Return the visible text of a page, without scripts, styles and link targets, and a remark on its encoding.
 
     Raise a ValueError if any visible character of the page is missing from the text.
     """
     page, encoding = _decode(data)
-    remark = encoding_remark(encoding)
-    remarks = [remark] if remark else []
     page = page.replace("\0", "\ufffd").replace("--!>", "-->")  # as browsers parse them
     page = _END.sub("", _CDATA.sub(lambda found: html.escape(found[1]), page))
     text, hidden = _lay_out(page)
@@ -61,7 +59,7 @@ def _html_text(data: bytes) -> tuple[str, list[str]]:
     # Add the unparsed rest. `close()` is not used: Python versions differ in whether it keeps unterminated markup.
     words.handle_data(html.unescape(words.rawdata))
     check_whole("".join(words.found), text + hidden)
-    return text, remarks
+    return text, encoding_remark(encoding)
 
 
 def _decode(data: bytes) -> tuple[str, str]:
@@ -91,29 +89,23 @@ def _lay_out(page: str) -> tuple[str, str]:
     class Walk(Inscriptis):
         def _parse_html_tree(self, state: Any, tree: Any) -> Any:
             """Do the library's walk without recursion, whose limit in Python is about 1,000 nested elements."""
-
-            def handle(handlers: dict[str, Callable[..., None] | None], *arguments: Any) -> None:
-                if handler := handlers.get(node.tag):
-                    handler(state, *arguments)
-
-            def write(text: str | None) -> None:
-                current = state.tags[-1]
-                current.write(text and text.replace("&", _AMPERSAND))
-                if text and current.display is Display.none and current.tag not in ("script", "style"):
-                    hidden.append(text)
-
             for event, node in etree.iterwalk(tree, events=("start", "end")):
                 if event == "start":
                     state.apply_starttag_layout(node.tag, node.attrib)
-                    handle(self.start_tag_handler_dict, node.attrib)
-                    current = state.tags[-1]
-                    current.canvas.open_tag(current)
-                    write(node.text)
+                    if start := self.start_tag_handler_dict.get(node.tag):
+                        start(state, node.attrib)
+                    state.tags[-1].canvas.open_tag(state.tags[-1])
+                    text = node.text
                 else:
-                    handle(self.end_tag_handler_dict)
+                    if end := self.end_tag_handler_dict.get(node.tag):
+                        end(state)
                     closed = state.tags.pop()
                     closed.canvas.close_tag(closed)
-                    write(node.tail)
+                    text = node.tail
+                around = state.tags[-1]
+                around.write(text and text.replace("&", _AMPERSAND))
+                if text and around.display is Display.none and around.tag not in ("script", "style"):
+                    hidden.append(text)
             return state.canvas
 
     # Without huge_tree, libxml2 silently drops everything after 256 open elements; with it, after 2,048.
@@ -165,19 +157,19 @@ def check_installed() -> None:
         )
 
 
-def read_office_file(file: str, suffix: str) -> tuple[str, list[str]]:
-    """Return (text, messages for the user) of a file; raise a ValueError naming it if it cannot be read completely."""
+def read_office_file(file: str, suffix: str) -> tuple[str, str | None]:
+    """Return (text, remark for the user) of a file; raise a ValueError naming it if it cannot be read completely."""
     data = read_bytes(file)
     try:
-        text, remarks = READERS[suffix](data)
+        text, remark = READERS[suffix](data)
     except Exception as error:  # these libraries raise many different types
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(f"{file} cannot be read as {suffix} ({reason}): fix or remove it") from error
-    return _HALF_CHARACTER.sub("\ufffd", text), remarks
+    return _HALF_CHARACTER.sub("\ufffd", text), remark
 
 
-def _pdf_text(data: bytes) -> tuple[str, list[str]]:
-    """Return the pages' text separated by blank lines, and a message listing pages without text (scans)."""
+def _pdf_text(data: bytes) -> tuple[str, str | None]:
+    """Return the pages' text separated by blank lines, and a remark listing pages without text (scans)."""
     import pypdf
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings about broken tables do not help the user
@@ -187,11 +179,11 @@ def _pdf_text(data: bytes) -> tuple[str, list[str]]:
     pages = [page.extract_text().strip() for page in pdf.pages]
     blank = [str(number) for number, page in enumerate(pages, start=1) if not page]
     named = ", ".join(blank[:10]) + (", ..." if blank[10:] else "")
-    remarks = [f"has {len(blank)} pages of {len(pages)} without text: {named}"] if 0 < len(blank) < len(pages) else []
-    return "\n\n".join(page for page in pages if page), remarks
+    remark = f"has {len(blank)} pages of {len(pages)} without text: {named}"
+    return "\n\n".join(page for page in pages if page), remark if 0 < len(blank) < len(pages) else None
 
 
-def _docx_text(data: bytes) -> tuple[str, list[str]]:
+def _docx_text(data: bytes) -> tuple[str, None]:
     """Return headers, then paragraphs and tables (one line per row) in document order, then notes and footers.
 
     The XML is walked here because python-docx's own text lacks text boxes, content controls, footnotes, nested tables
@@ -213,7 +205,9 @@ def _docx_text(data: bytes) -> tuple[str, list[str]]:
                 raw = b"\n".join(_RAW_TEXT.findall(_RAW_UNREAD.sub(b"", part.blob)))
                 check_whole(html.unescape(raw.decode("utf-8", errors="ignore")), text)
                 texts.append(text)
-    return "\n".join(text for text in dict.fromkeys(texts) if text), []  # first, odd and even pages may share a header
+    return "\n".join(
+        text for text in dict.fromkeys(texts) if text
+    ), None  # first, odd and even pages may share a header
 
 
 def _word_text(node: Any) -> str:
@@ -233,7 +227,7 @@ def _word_text(node: Any) -> str:
     return f"\n{text}" if name == "txbxContent" else f"{text}\n" if name == "p" else text
 
 
-READERS: dict[str, Callable[[bytes], tuple[str, list[str]]]] = {
+READERS: dict[str, Callable[[bytes], tuple[str, str | None]]] = {
     ".pdf": _pdf_text,
     ".docx": _docx_text,
     ".html": _html_text,
@@ -256,21 +250,13 @@ class Settings:
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
-    """Yield one document per file."""
-    for sample in iter_rich_text(request.path, glob=settings.glob, files=request.files):
-        yield Document(id=sample.meta["path"], text=sample.text)
-
-
-def iter_rich_text(
-    path: str, *, glob: str | None = None, files: Sequence[str] | None = None
-) -> Iterator[PretrainSample]:
-    """Yield every file, or those in `files`, as a sample with its relative path; report and skip files without text."""
+    """Yield one document per file, by its relative path; report and skip files without text."""
     check_installed()
-    for file, name in text_files(path, SUFFIXES, glob=glob, files=files):
-        text, remarks = read_office_file(file, unpacked_suffix(name))
-        for remark in remarks:
+    for file, name in text_files(request.path, SUFFIXES, glob=settings.glob, files=request.files):
+        text, remark = read_office_file(file, unpacked_suffix(name))
+        if remark:
             say_above_bar(f"  {name} {remark}")
         if text.strip():
-            yield PretrainSample(text=text, source=KIND, meta={"path": name})
+            yield Document(id=name, text=text)
         else:
             say_above_bar(f"  {name} holds no text (are its pages pictures?): skipped")

@@ -141,10 +141,7 @@ def stream_samples(
     for number, row in enumerate(
         stream_rows(open_rows, path=path, name=name, take=take, patience_s=request.patience_s)
     ):
-        try:
-            text, field = column.read(row)
-        except ValueError as error:
-            raise ValueError(f"{path}, row {number}: {error}") from error
+        text, field = column.read(row, place=f"{path}, row {number}")
         if number == 0 and field != "text":
             say_above_bar(f"  {path} has no column text: its column {field!r} is read")
         blank += not text.strip()

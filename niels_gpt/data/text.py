@@ -73,8 +73,5 @@ def _row_texts(file: str, kind: str) -> Iterator[tuple[int, str, str, str]]:
     """Yield (row number, text, column name, encoding) of a table; raise a ValueError for a row without the column."""
     column = TextColumn()
     for number, row, encoding in iter_json_lines(file) if kind == ".jsonl" else iter_parquet_rows(file):
-        try:
-            text, name = column.read(row)
-        except ValueError as error:
-            raise ValueError(f"{file}, row {number}: {error}") from error
+        text, name = column.read(row, place=f"{file}, row {number}")
         yield number, text, name, encoding

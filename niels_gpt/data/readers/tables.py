@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import re
 from collections import deque
@@ -25,13 +26,10 @@ from niels_gpt.data.readers.files import (
 
 def select_text_field(sample: Mapping[str, Any]) -> str:
     """Return the field "text" if it is a string, else the first string field; raise a ValueError if there is none."""
-    text = sample.get("text")
-    if isinstance(text, str):
-        return text
-    for value in sample.values():
+    for value in (sample.get("text"), *sample.values()):
         if isinstance(value, str):
             return value
-    raise ValueError(f"no field of this row is text; its keys are {sorted(map(str, sample))}")
+    raise ValueError(f"no field of this row is text; {_keys(sample)}")
 
 
 class TextColumn:
@@ -41,38 +39,41 @@ class TextColumn:
     """
 
     def __init__(self) -> None:
-        self._known = ["text"]
-        self._rows = 0
+        self._names: list[str] = []  # "text" and, if the first row has no such field, the one read instead
 
-    def read(self, row: Mapping[str, Any]) -> tuple[str, str]:
-        """Return (text, field name), with "" for null; raise a ValueError if the row lacks the field."""
-        self._rows += 1
-        name = next((name for name in self._known if name in row), None)
+    def read(self, row: Mapping[str, Any], *, place: str) -> tuple[str, str]:
+        """Return (text, field name), with "" for null; raise a ValueError that starts with `place` if there is none."""
+        if not self._names:
+            self._names = ["text"] if "text" in row else ["text", _first_text(row, place)]
+        name = next((name for name in self._names if name in row), None)
         if name is None:
-            name = self._first_text(row)
-            self._known.append(name)
+            known = " or ".join(map(repr, self._names))
+            raise ValueError(f"{place}: it has no field {known}, as rows before it; {_keys(row)}")
         value = row[name]
         if value is not None and not isinstance(value, str):
-            raise ValueError(f"its field {name!r} is no text but {type(value).__name__}: fix or remove it")
+            raise ValueError(f"{place}: its field {name!r} is no text but {type(value).__name__}: fix or remove it")
         return value or "", name
 
-    def _first_text(self, row: Mapping[str, Any]) -> str:
-        keys = f"its keys are {sorted(map(str, row))}"
-        if self._rows > 1:
-            raise ValueError(f"it has no field {' or '.join(map(repr, self._known))}, as rows before it; {keys}")
-        for name, value in row.items():
-            if value is None:
-                raise ValueError(f"its field {name!r} is null and may be the text: call the field to read text; {keys}")
-            if isinstance(value, str):
-                return name
-        raise ValueError(f"no field of this row is text; {keys}")
+
+def _first_text(row: Mapping[str, Any], place: str) -> str:
+    for name, value in row.items():
+        if value is None:
+            null = f"its field {name!r} is null and may be the text"
+            raise ValueError(f"{place}: {null}: call the field to read text; {_keys(row)}")
+        if isinstance(value, str):
+            return name
+    raise ValueError(f"{place}: no field of this row is text; {_keys(row)}")
 
 
 def check_texts(sample: Mapping[str, Any], names: Sequence[str], *, place: str) -> None:
     """Raise a ValueError if one of these fields is missing or not a string; its message starts with `place`."""
     missing = [name for name in names if not isinstance(sample.get(name), str)]
     if missing:
-        raise ValueError(f"{place} has no text in {', '.join(missing)}; its keys are {sorted(map(str, sample))}")
+        raise ValueError(f"{place} has no text in {', '.join(missing)}; {_keys(sample)}")
+
+
+def _keys(row: Mapping[str, Any]) -> str:
+    return f"its keys are {sorted(map(str, row))}"
 
 
 def small_fields(sample: Mapping[str, Any], *, text: str) -> dict[str, Any]:
@@ -141,12 +142,12 @@ def _length(text: str, markup: tuple[str, ...]) -> int:
 
 def _find_delimiter(text: str) -> str:
     """Return the delimiter that gives the header a column `text`, else the one that gives it the most columns."""
-    headers: dict[str, list[str]] = {}
+    columns: dict[str, float] = {}  # by delimiter
     for delimiter in _DELIMITERS:
         with suppress(csv.Error):
-            headers[delimiter] = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), [])
-    by_name = (delimiter for delimiter, columns in headers.items() if "text" in columns)
-    return next(by_name, max(headers or ",", key=lambda delimiter: len(headers.get(delimiter, ()))))
+            header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), [])
+            columns[delimiter] = math.inf if "text" in header else len(header)
+    return max(columns, key=columns.__getitem__, default=",")
 
 
 def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
