@@ -40,8 +40,7 @@ def find_list(text: str, place: int) -> Found:
 
 def find_number(text: str, place: int) -> Found:
     """Yield the number behind PIN, or behind a word such as code where the line says what it opens."""
-    start = max(0, place - 40)
-    before = text[max(start, text.rfind("\n", start, place) + 1) : place]
+    before = forms.line_before(text, place, most=40)
     if text.startswith("PIN", place) and (first := _NUMBER_FIRST.search(before)):
         yield place - len(before) + first.start("value"), place - len(before) + first.end("value"), forms.PIN
     found = _NUMBER.match(text, place)

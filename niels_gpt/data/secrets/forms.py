@@ -30,9 +30,8 @@ _PROSE = re.compile(
     r"|[\w-]+\.(?:md|txt|py|js|html?))"
 )
 _STRONG = ("[a-z]", "[A-Z]", "[0-9]", r"[!@#$%^&*+=~?](?=.)")
-_OPEN, _CLOSED = "([{<«“\u2018„", ")]}>»”\u2019“"
+_OPEN, _CLOSED = "([{<«\u2018„", ")]}>»”\u2019“"  # German closes with what English opens with
 _QUOTES = {'"': re.compile('"'), "`": re.compile("`"), "'": re.compile(r"(?<!\w)'")}  # no apostrophes
-_NEXT_FIELD = re.compile(r"[;,](?=\s{0,2}[A-Za-z][\w. -]{0,30}=|$)")
 
 
 def is_random(value: str) -> bool:
@@ -76,7 +75,7 @@ def without_closing(value: str, before: str) -> str:
     value = value.removesuffix("\\") if value != "\\" else value
     depth = 0
     for place, character in enumerate(value):
-        if character in _OPEN and character != "“":
+        if character in _OPEN:
             depth += 1
         elif character in _CLOSED:
             depth -= 1
@@ -86,14 +85,9 @@ def without_closing(value: str, before: str) -> str:
     return value.rstrip("\"'`,;|")
 
 
-def first_field(value: str) -> str:
-    """Cut `x;Encrypt=true` and `x,user=y` behind the x."""
-    return _NEXT_FIELD.split(value, maxsplit=1)[0]
-
-
-def line_before(text: str, place: int) -> str:
-    """Return the line up to a position, at most 200 characters of it."""
-    reach = max(0, place - 200)
+def line_before(text: str, place: int, *, most: int = 200) -> str:
+    """Return the line up to a position, at most `most` characters of it."""
+    reach = max(0, place - most)
     return text[max(reach, text.rfind("\n", reach, place) + 1) : place]
 
 
@@ -177,24 +171,20 @@ PROVIDERS = re.sub("%.", lambda found: _ALPHABETS[found[0]], "|".join(_PROVIDERS
 # Names of secrets. Each may end a longer one: DB_PASSWORD, dbPassword, Routerpasswort. A name is searched for by its
 # anchor: it begins there, and looks behind for what stands before. Anchors begin with the rarer letters of their names,
 # which halves the time of the search.
-PASSWORD_NAMES = (
-    "(?<!no)passw(?:or)?[dt]|passphrase|passcode|passord|(?<=mot de )passe|(?<=palavra[- ])passe"
-    "|(?<=require)pass|(?<=store)pass|(?<=key)pass|(?<=p)wd|kennwort|(?<=wacht)woord|contrase[ñn]a|(?<=adgangs)kode"
-    "|kodeord|(?<=l)ösenord|senha|пароль|(?<=ps)k|parola d['\u2019]ordine|(?<=sungs|eheim)wort"
-    "|phrase secr[èe]te"
-)
-SHORT_PASSWORD_NAMES = (  # words of other uses, too
-    r"(?<![^\W_])(?:pass|mdp)|(?<![^\W_]p)(?<=p)w|(?<![^\W_]w)(?<=w)w|(?<![^\W_]ps)(?<=ps)w|(?<=cla)ve"
-)
-KEY_NAMES = "(?<=se)cret(?:[ _-]?(?:access)?[ _-]?key)?|(?<=se)creto|(?<=se)gre[td]o|geheimnis|(?<=to)ken|jeton"
-# "Key", here in several languages, is weak evidence without a word such as API before it.
-PLAIN_KEY_NAMES = (
-    "key|(?<=cha)ve|(?<=chia)ve|clé|(?<=schl)üssel|(?<=sle)utel"
-    r"|seed|(?<=a)ppid(?==)|(?<=a)uth|(?<=si)g(?:nature)?(?==)|(?<![^\W_])(?:wi-?fi|wlan)"
-)
 NAME = (
-    rf"(?i)(?:(?P<password>{PASSWORD_NAMES})|(?P<short>{SHORT_PASSWORD_NAMES})|(?P<key>{KEY_NAMES})"
-    rf"|(?P<plain>{PLAIN_KEY_NAMES}))(?![^\W_])(?:_\w{{1,30}}+)?+"
+    "(?i)(?:"
+    # of passwords
+    "(?P<password>(?<!no)passw(?:or)?[dt]|passphrase|passcode|passord|(?<=mot de )passe|(?<=palavra[- ])passe"
+    "|(?<=require)pass|(?<=store)pass|(?<=key)pass|(?<=p)wd|kennwort|(?<=wacht)woord|contrase[ñn]a|(?<=adgangs)kode"
+    "|kodeord|(?<=l)ösenord|senha|пароль|(?<=ps)k|parola d['\u2019]ordine|(?<=sungs|eheim)wort|phrase secr[èe]te)"
+    # of passwords: words of other uses, too
+    r"|(?P<short>(?<![^\W_])(?:pass|mdp)|(?<![^\W_]p)(?<=p)w|(?<![^\W_]w)(?<=w)w|(?<![^\W_]ps)(?<=ps)w|(?<=cla)ve)"
+    # of keys
+    "|(?P<key>(?<=se)cret(?:[ _-]?(?:access)?[ _-]?key)?|(?<=se)creto|(?<=se)gre[td]o|geheimnis|(?<=to)ken|jeton)"
+    # of keys: weak evidence without a word such as API before it
+    "|(?P<plain>key|(?<=cha)ve|(?<=chia)ve|clé|(?<=schl)üssel|(?<=sle)utel|seed|(?<=a)ppid(?==)|(?<=a)uth"
+    r"|(?<=si)g(?:nature)?(?==)|(?<![^\W_])(?:wi-?fi|wlan))"
+    r")(?![^\W_])(?:_\w{1,30}+)?+"
 )
 KEY_KINDS = (
     "api|access|auth|account|encryption|signing|master|private|preshared|pre-shared|shared|secret|licen[cs]e|wpa2?"

@@ -66,6 +66,7 @@ _SIGNS, _NAMING = (":", "::", ":=", "=", "=>", "->", "\uff1a", "\u2192"), forms.
 _CLOSING = {'"': '"', "'": "'", "`": "`", "“": "”", "„": "“”", "«": "»"}
 _UUID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # mostly a name of something
 _SAME_LINE = re.compile(r"[^\r\n\[]*")  # and not beyond text that is masked already
+_NEXT_FIELD = re.compile(r"[;,](?=\s{0,2}[A-Za-z][\w. -]{0,30}=|$)")  # of `password=x;Encrypt=true`
 _REACH = 90  # characters after a name within which a random word belongs to it
 _WORD, _IN_QUERY = re.compile(r"\S*"), re.compile(r"[^\s&)\]#]*")
 _IN_LOGIN = re.compile(r"[^\s@/]*")
@@ -145,12 +146,9 @@ def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] |
     elif said["password"] and "phrase" in said["password"].lower() and sign and (quoted or _PHRASE.match(text, start)):
         phrase = None if quoted else _PHRASE.match(text, start)
         value, quoted, good = phrase[0] if phrase else value, True, True
-    elif known and _is_assigned(said, value, quoted, alone):
-        good = True
     elif known:
-        good = (
-            len(value) >= forms.SHORTEST_VALUE[is_password] and forms.is_mixed(value) and (alone or not said["below"])
-        )
+        mixed = len(value) >= forms.SHORTEST_VALUE[is_password] and forms.is_mixed(value)
+        good = _is_assigned(said, value, quoted, alone) or (mixed and (alone or not said["below"]))
     else:
         good = not said["below"] and (
             forms.is_strong(forms.without_closing(value, ""), 4)
@@ -162,7 +160,7 @@ def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] |
         in_url = "://" in text[max(0, said.start() - 500) : said.start()].rpartition(" ")[2]
         form = {"=": _IN_QUERY, ":": _IN_LOGIN}.get(sign, _WORD) if in_url else _WORD
         value = _whole(text, start, before + said[0][: start - said.start()], form)
-        value = forms.first_field(value) if sign == "=" else value.rstrip(".") if verb else value
+        value = _NEXT_FIELD.split(value, maxsplit=1)[0] if sign == "=" else value.rstrip(".") if verb else value
     return (start, start + len(value), forms.kind_of(said)) if value else None
 
 
