@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from niels_gpt.data.readers.files import list_files, unpacked_suffix
+from niels_gpt.data.readers.files import files_in, unpacked_suffix
 from niels_gpt.data.types import Request
 from niels_gpt.files.messages import visible
 
@@ -31,15 +31,6 @@ _NAMED = 3  # files named per group; the rest are counted
 _MAY_BE_BLANK = 64  # bytes; larger files are not opened to see whether they are blank
 
 
-def _files(folder: str, glob: str | None) -> Iterator[tuple[str, str]]:
-    """Yield (path, path relative to the folder) of the visible files of a folder that `glob` selects (None: all)."""
-    root = os.path.abspath(folder)
-    for path in list_files(root) if os.path.isdir(root) else ():
-        name = Path(path).relative_to(root).as_posix()
-        if glob is None or PurePosixPath(name).match(glob):
-            yield path, name
-
-
 def left_out(folder: str, reads: Callable[[str], bool], *, glob: str | None = None) -> dict[str, list[str]]:
     """Return {suffix: names} of the skipped files of a folder, the largest group first.
 
@@ -47,7 +38,7 @@ def left_out(folder: str, reads: Callable[[str], bool], *, glob: str | None = No
     not counted. `reads` says whether a file of this name is read.
     """
     found: dict[str, list[str]] = {}
-    for path, name in _files(folder, glob):
+    for path, name in files_in(folder, glob) if os.path.isdir(folder) else ():
         if not reads(name):
             suffix, inner = os.path.splitext(name)[1], unpacked_suffix(name)
             sort = inner + suffix if inner != suffix else suffix or "without a suffix"
@@ -82,8 +73,8 @@ class Kind:
             return self.slices(settings, request, text_bytes) or [request]
         groups: list[list[str]] = []
         room = 0
-        divided = self.suffixes and not self.holds_chats
-        for path, name in _files(request.path, getattr(settings, "glob", None)) if divided else ():
+        divided = self.suffixes and not self.holds_chats and os.path.isdir(request.path)
+        for path, name in files_in(request.path, getattr(settings, "glob", None)) if divided else ():
             if self.reads(name):
                 if room <= 0:
                     groups.append([])

@@ -9,6 +9,7 @@ import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from importlib.util import find_spec
@@ -26,15 +27,13 @@ def check_whole(expected: str, got: str) -> None:
 
     Order and additions are ignored: a table may be laid out column by column, and lists get bullets.
     """
-    given = Counter(expected)
-    missing = {character: count for character, count in (given - Counter(got)).items() if not character.isspace()}
-    if not missing:
-        return
-    lost, total = sum(missing.values()), sum(map(len, expected.split()))
-    there = set(got.split())
-    words = [word for word in dict.fromkeys(expected.split()) if word not in there][:_NAMED]
-    where = f", the first at {' '.join(words)[:60]!r}" if words else ""
-    raise ValueError(f"{lost:,} of {total:,} characters were lost{where}")
+    visible = "".join(expected.split())
+    missing = Counter(visible) - Counter(got)
+    if missing:
+        there = set(got.split())
+        words = [word for word in dict.fromkeys(expected.split()) if word not in there][:_NAMED]
+        where = f", the first at {' '.join(words)[:60]!r}" if words else ""
+        raise ValueError(f"{missing.total():,} of {len(visible):,} characters were lost{where}")
 
 
 # libxml2 drops CDATA sections and everything after </body> or </html>.
@@ -65,24 +64,21 @@ def _html_text(data: bytes) -> tuple[str, str | None]:
 def _decode(data: bytes) -> tuple[str, str]:
     """Return (page, encoding); a page that is not Unicode is decoded as it declares, if that works."""
     text, encoding = decode_text(data)
-    if encoding != "utf-8" and not encoding.startswith("utf-") and (declared := _DECLARED.search(data[:_HEAD_BYTES])):
+    if not encoding.startswith("utf-") and (declared := _DECLARED.search(data[:_HEAD_BYTES])):
         name = declared[1].decode("ascii", errors="replace").lower()
         # Browsers read Latin-1 as Windows-1252, which has letters where Latin-1 has control characters.
         name = "cp1252" if name in ("iso-8859-1", "latin1", "us-ascii") else name
-        try:
+        with suppress(LookupError, UnicodeError):
             return data.decode(name), name
-        except (LookupError, UnicodeError):
-            pass
     return text, encoding
 
 
 def _lay_out(page: str) -> tuple[str, str]:
     """Return (displayed text, text of hidden elements other than scripts and styles)."""
+    import lxml.html
     from inscriptis.html_engine import Inscriptis
     from inscriptis.html_properties import Display
     from lxml import etree
-    from lxml.html import HTMLParser as Parser
-    from lxml.html import document_fromstring
 
     hidden: list[str] = []
 
@@ -109,9 +105,9 @@ def _lay_out(page: str) -> tuple[str, str]:
             return state.canvas
 
     # Without huge_tree, libxml2 silently drops everything after 256 open elements; with it, after 2,048.
-    parser = Parser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
+    parser = lxml.html.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
     try:
-        tree = document_fromstring(page.encode("utf-8"), parser=parser)
+        tree = lxml.html.document_fromstring(page.encode("utf-8"), parser=parser)
     except etree.ParserError:  # the page is empty or has only comments
         return "", ""
     for fault in parser.error_log.filter_from_fatals():
@@ -234,9 +230,7 @@ READERS: dict[str, Callable[[bytes], tuple[str, str | None]]] = {
     ".htm": _html_text,
 }
 
-
 KIND = "rich_text"
-
 SUFFIXES = tuple(READERS)
 
 

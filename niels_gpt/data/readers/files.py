@@ -61,6 +61,15 @@ def list_files(root_dir: str) -> list[str]:
     return sorted(paths)
 
 
+def files_in(folder: str, glob: str | None) -> Iterator[tuple[str, str]]:
+    """Yield (absolute path, path relative to the folder) of its visible files that `glob` selects (None: all)."""
+    root = os.path.abspath(folder)
+    for path in list_files(root):
+        name = Path(path).relative_to(root).as_posix()
+        if glob is None or PurePosixPath(name).match(glob):
+            yield path, name
+
+
 def shown(path: str) -> str:
     """Return a printable path: bytes of a name that are not UTF-8 become \\xNN."""
     return os.fsencode(path).decode("utf-8", errors="backslashreplace")
@@ -86,9 +95,7 @@ def text_files(
         if unpacked_suffix(path) not in suffixes:
             raise ValueError(f"{path} is no text file: {', '.join(suffixes)} can be read")
         return [(root, os.path.basename(path))]
-    readable = [file for file in list_files(path) if unpacked_suffix(file) in suffixes]
-    named = [(file, Path(file).relative_to(root).as_posix()) for file in readable]
-    chosen = [(file, name) for file, name in named if glob is None or PurePosixPath(name).match(glob)]
+    chosen = [(file, name) for file, name in files_in(path, glob) if unpacked_suffix(name) in suffixes]
     if glob is not None and not chosen:
         raise ValueError(f"no file in {path} is called like {glob!r}: fix the glob, or remove it to read all files")
     return chosen

@@ -97,9 +97,9 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
     """
     text, encoding = decode_text(read_bytes(file))
     csv.field_size_limit(2**31 - 1)
-    excel = _EXCEL_LINE.match(text)
-    text = text[excel.end() :] if excel else text
-    above = 1 if excel else 0  # lines above the header
+    above = 0  # lines above the header
+    if excel := _EXCEL_LINE.match(text):
+        text, above = text[excel.end() :], 1
     delimiter = excel[1] if excel else _find_delimiter(text)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     # Characters that are not markup, in the file and in the cells: the parser must not lose any.
@@ -112,7 +112,7 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
             left -= _length("".join(row), markup)
             if not columns:
                 columns = row
-                if ("text" not in columns and len(columns) != 1) or columns.count("text") > 1:
+                if columns.count("text") != 1 and len(columns) != 1:
                     fault = "more than one" if "text" in columns else "none"
                     raise ValueError(
                         f"{file} has the columns {row}, {fault} of them called text: name the one to read so"
