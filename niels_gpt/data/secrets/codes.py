@@ -16,7 +16,6 @@ _NUMBER = re.compile(
     rf"[\"'`«“„*_ ]{{0,3}}(?P<value>(?:{_DIGITS})(?![\w/-]|[.,:][0-9]|[ \t]?[%€$£°])"
     r"|(?(join)(?=[^\s\"'`«»“”„]{0,39}[0-9])[^\s\"'`«»“”„]{6,40}|(?!)))"
 )
-_OPENED = re.compile(rf"(?i){forms.OPENED}")
 _YEAR = re.compile("(?:19|20)[0-9]{2}")
 _NUMBER_FIRST = re.compile(
     rf"(?i)(?<![\w.,:/-])(?P<value>[0-9]{{4,8}})[ \t]+(?:{forms.VALUE_FIRST_VERBS})"
@@ -27,14 +26,13 @@ _LIST = re.compile(
     r"\b(?=[A-Za-z]{0,9}[0-9-])[A-Za-z0-9]{4,12}(?:(?:-| (?=[A-Za-z]{0,9}[0-9]))[A-Za-z0-9]{3,8}){0,6}\b"
     r"(?!['\u2019:=(/])){1,40})"
 )
-_KIND, _LISTED = re.compile(rf"(?i)(?:{forms.CODE_KINDS})[ -]?\Z"), re.compile(rf"(?i){forms.CODE_NAMES}")
 _IN_LIST = re.compile(r"(?<![\w-])(?![0-9]{1,2}[.)])(?=[A-Za-z -]*[0-9])[A-Za-z0-9]{3,12}(?:[- ][A-Za-z0-9]{3,8})*")
 
 
 def find_list(text: str, place: int) -> Found:
     """Yield the recovery codes listed behind the word code at this position."""
     found = _LIST.match(text, place)
-    if found and (_KIND.search(text, max(0, place - 24), place) or _LISTED.match(text, place)):
+    if found and (forms.CODE_KINDS.search(text, max(0, place - 24), place) or forms.CODE_NAMES.match(text, place)):
         yield from ((*code.span(), forms.CODE) for code in _IN_LIST.finditer(text, *found.span("list")))
 
 
@@ -48,7 +46,7 @@ def find_number(text: str, place: int) -> Found:
         return
     value, join, name = found["value"], found["join"], found["name"]
     before += found[0][: found.start("value") - place]
-    if not (name or _OPENED.search(before)) or (not join and found["what"].count(" ") > (2 if name else 1)):
+    if not (name or forms.OPENED.search(before)) or (not join and found["what"].count(" ") > (2 if name else 1)):
         return
     if re.fullmatch(_DIGITS, value):
         short = 4 if (name[0] in "Pp" if name else not join) else 3

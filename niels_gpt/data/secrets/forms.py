@@ -192,7 +192,7 @@ KEY_KINDS = (
     "|authenticator|acc[eè]s\\w*|acesso|s[eé][cg]u\\w+|sicurezza|licen\\w+|secr\\w+|segret\\w|r[ée]seau|rede?|rete"
     "|modem|router|vpn"
 )
-ANCHORS = (
+ANCHORS = re.compile(
     r"b(?:earer |ox(?<=lockbox))|c(?:o(?:de|di[cg]|mbina|mbo\b|ntrase)|lé|ódig|r(?:ed|et(?<=secret)|yptogramme)|hloss"
     r"|a(?:den|ndad|dead)[ao]|chetto|ijferslot)|f(?:i(?<=identifi)(?:ant|ed )|ra(?:ge(?<=sfrage)|se ))|g(?:e(?:heimnis"
     r"|gevens)|-?in(?<=login|og-in)|re[td]o|slot|(?<=sig)(?:nature)?(?==))|jeton|k(?:e(?:ypad|y ?safe|y|nnwort"
@@ -239,24 +239,23 @@ CODE_WORDS = (  # behind these a number is a secret if the line says what it ope
     r"|(?<=han)gslot|kluis(?:je)?|(?<=schl)üssel(?:box|safe|tresor)|(?<=cla)ve|senha|(?<=disar)m|(?<=acti)v[ea]r"
     r"|(?<=atti)vare|unscharf"
 )
-OPENED = (
-    r"door|gate\b|garage|alarm|safe\b|locke?r?\b|pad ?lock|lockbox|keypad|key ?safe|\bentry|access|unlock|security"
+OPENED = re.compile(
+    r"(?i)door|gate\b|garage|alarm|safe\b|locke?r?\b|pad ?lock|lockbox|keypad|key ?safe|\bentry|access|unlock|security"
     r"|\bcards?\b|credit|debit|\batm\b|\bbank|\bsim\b|voicemail|radio|wi-?fi|wlan|tür|\btor\b|tresor|schloss"
-    r"|schlüssel|karte"
+    r"|schlüssel|karte|(?<=unter)schließ|\bbox\b|fiets"
     r"|zugang|sperr|sicherheit|konto|porte\b|portail|immeuble|entrée|bâtiment|accès|coffre|cadenas|carte|\bcb\b|secret"
     r"|confidentiel|verrouill|digicode|interphone|puerta|portal|garaje|caja|cajero|tarjeta|acceso|candado|seguridad"
     r"|bloqueo|móvil|\bport[aãeo]|prédio|cofre|cartão|acesso|garagem|cadeado|segurança|celular|cancell|cassaforte"
-    r"|allarme|antifurto|\bcarta|bancomat|accesso|sblocc|lucchetto|segret|deur|poort|kluis|slot\b|\bpas\b|kaart|toegang"
-    r"|grendel|inlog|disarm|désactiv|unscharf|disattiv|desactiv|passnumber|multibanco|tür|(?<=unter)schließ|\bbox\b"
-    r"|schlüsselbox|fiets"
+    r"|allarme|antifurto|\bcarta|bancomat|sblocc|lucchetto|segret|deur|poort|kluis|slot\b|\bpas\b|kaart|toegang"
+    r"|grendel|inlog|disarm|désactiv|unscharf|disattiv|desactiv|passnumber|multibanco"
 )
 DIALLING_VERBS = "opens with|uses|use|enter|type|press|dial|mit|taper|composer|marcar|digitare|digitar|met|avec|con|com"
-CODE_KINDS = (  # in front of "code" or "codes"
-    "recovery|back-?up|scratch|emergency|rescue|sicherungs?|2fa|one-time|wiederherstellungs?|notfall|ersatz|herstel"
-    "|reserve|einmal|activation"
+CODE_KINDS = re.compile(  # in front of "code" or "codes"
+    r"(?i)(?:recovery|back-?up|scratch|emergency|rescue|sicherungs?|2fa|one-time|wiederherstellungs?|notfall|ersatz"
+    r"|herstel|reserve|einmal|activation)[ -]?\Z"
 )
-CODE_NAMES = (
-    "codes? de (?:r[ée]cup[ée]ration|secours|sauvegarde)"
+CODE_NAMES = re.compile(
+    "(?i)codes? de (?:r[ée]cup[ée]ration|secours|sauvegarde)"
     "|c[óo]digos? de (?:recuperaci[óo]n|respaldo|emergencia|recupera[çc][ãa]o|backup|emerg[êe]ncia)"
     "|codic[ei] di (?:recupero|backup|emergenza|riserva)"
 )

@@ -75,7 +75,7 @@ _IN_LOGIN = re.compile(r"[^\s@/]*")
 def find_named(text: str, lower: str) -> Found:
     """Yield values behind a name; `lower` is the text in lower case, of the same length."""
     done = in_table = 0
-    for place in (anchor.start() for anchor in _ANCHORS.finditer(lower)):
+    for place in (anchor.start() for anchor in forms.ANCHORS.finditer(lower)):
         if place >= in_table and (cells := list(find_columns(text, place))):
             yield from cells
             in_table, done = max(end for _, end, _ in cells), text.index("\n", place)
@@ -319,6 +319,3 @@ def _options(text: str) -> Found:
                     value = value if quoted else forms.without_closing(value, before + found[0][: -len(value)])
                     yield start, start + len(value), forms.PASSWORD
                     break
-
-
-_ANCHORS = re.compile(forms.ANCHORS)
