@@ -168,13 +168,20 @@ def read_bytes(path: str) -> bytes:
     return bytes(data)
 
 
-def read_lines(path: str) -> Iterator[bytes]:
-    """Yield the lines of a file, decompressed, one at a time."""
+def read_lines(path: str) -> Iterator[tuple[str, str]]:
+    """Yield (line, encoding) of a file, decompressed, one at a time; each line's encoding is detected by itself."""
     with opened(path) as stream:
-        while line := stream.readline(MAX_DOCUMENT_BYTES + 1):
+        line = stream.readline(MAX_DOCUMENT_BYTES + 1)
+        if _encoding_of_mark(line)[1] not in ("", "utf-8"):
+            # In UTF-16 and UTF-32 a newline byte may be part of another character, so decode before splitting.
+            text, encoding = decode_text(read_bytes(path))
+            yield from ((part, encoding) for part in text.split("\n"))
+            return
+        while line:
             if len(line) > MAX_DOCUMENT_BYTES:
                 raise ValueError(f"{path} has a line of more than {MAX_DOCUMENT_BYTES:,} bytes: break it into several")
-            yield line
+            yield decode_text(line)
+            line = stream.readline(MAX_DOCUMENT_BYTES + 1)
 
 
 def decode_text(data: bytes) -> tuple[str, str]:
@@ -183,7 +190,7 @@ def decode_text(data: bytes) -> tuple[str, str]:
     The mark is removed; line ends are kept. Undecodable bytes become U+FFFD, and the encoding is then called "damaged",
     or "utf-8 with strays of cp1252" if most of the text is UTF-8.
     """
-    mark, encoding = encoding_of_mark(data)
+    mark, encoding = _encoding_of_mark(data)
     if encoding:
         return _decoded(data[len(mark) :], encoding)
     try:
@@ -237,7 +244,7 @@ def _guessed_encoding(data: bytes) -> str:
     return found[0].encoding
 
 
-def encoding_of_mark(data: bytes) -> tuple[bytes, str]:
+def _encoding_of_mark(data: bytes) -> tuple[bytes, str]:
     """Return (byte order mark, encoding) of text in UTF-16, UTF-32 or marked UTF-8; the encoding of other text is "".
 
     UTF-16 is recognized without a mark, too: every second byte is a high byte, which is below 16 for the letters of

@@ -13,15 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from niels_gpt.data.readers.files import (
-    decode_text,
-    encoding_of_mark,
-    list_files,
-    opened,
-    read_bytes,
-    read_lines,
-    unpacked_suffix,
-)
+from niels_gpt.data.readers.files import decode_text, list_files, opened, read_bytes, read_lines, unpacked_suffix
 
 
 def select_text_field(sample: Mapping[str, Any]) -> str:
@@ -152,7 +144,7 @@ def _find_delimiter(text: str) -> str:
 
 def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
     """Yield (line number from 1, row, encoding) of every non-blank line; .gz and .zst are decompressed."""
-    for number, (text, encoding) in enumerate(_lines(file), start=1):
+    for number, (text, encoding) in enumerate(read_lines(file), start=1):
         if not text.strip():
             continue
         try:
@@ -178,16 +170,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
     return found
-
-
-def _lines(file: str) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(read_lines(file)):
-        if number == 0 and encoding_of_mark(line)[1] not in ("", "utf-8"):
-            # In UTF-16 and UTF-32 a newline byte may be part of another character, so decode before splitting.
-            text, encoding = decode_text(read_bytes(file))
-            yield from ((part, encoding) for part in text.split("\n"))
-            return
-        yield decode_text(line)
 
 
 def iter_parquet_rows(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:

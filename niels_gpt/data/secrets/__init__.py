@@ -52,7 +52,7 @@ def find_secrets(text: str) -> list[Secret]:
         *find_named(text, lower),
         *tokens.find_seed_phrases(lower),
     )
-    return located(text, found) if found else []
+    return located(text, found)
 
 
 def find_personal(text: str) -> list[Secret]:
@@ -187,8 +187,6 @@ class Screen:
             personal.update(detail.kind for detail in details)
             clean.append(mask(kept, details))
         found = Findings(dict(kinds), int(bool(places)), tuple(places[:NAMED]), dict(personal))
-        if not found:
-            return row, found
         if isinstance(row, Document):
             return replace(row, text=clean[0]), found
         messages = [{**message, "content": text} for message, text in zip(row.messages, clean, strict=True)]
