@@ -150,10 +150,8 @@ def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] |
         mixed = len(value) >= forms.SHORTEST_VALUE[is_password] and forms.is_mixed(value)
         good = _is_assigned(said, value, quoted, alone) or (mixed and (alone or not said["below"]))
     else:
-        good = not said["below"] and (
-            forms.is_strong(forms.without_closing(value, ""), 4)
-            or (len(value) >= forms.SHORTEST_KEY and forms.is_random(value))
-        )
+        random = len(value) >= forms.SHORTEST_KEY and forms.is_random(value)
+        good = not said["below"] and (random or forms.is_strong(forms.without_closing(value, ""), 4))
     if not good or forms.is_harmless(value):
         return None
     if not (quoted or grouped or tag):
@@ -182,18 +180,15 @@ def _is_long(value: str) -> bool:
 def _next_word(text: str, word: re.Match[str], before: str) -> tuple[int, int, str] | None:
     """Return the word behind a name without a sign: of an option, in .netrc, or one that only a password can be."""
     start, value, quoted = _unquoted(word)
-    is_password = bool(word["password"] or word["short"])
+    is_password, alone = bool(word["password"] or word["short"]), _is_alone(word["rest"])
     value = value if quoted else forms.without_closing(value, before)
     if not value:
         return None
-    if _OPTION.search(before[-40:]) or (
-        word["password"] and _NETRC.search(text, max(0, word.start() - 200), word.start())
-    ):
-        good = len(value) >= forms.SHORTEST_PASSWORD and (quoted or _is_alone(word["rest"]) or forms.is_mixed(value))
+    in_netrc = word["password"] and _NETRC.search(text, max(0, word.start() - 200), word.start())
+    if in_netrc or _OPTION.search(before[-40:]):
+        good = len(value) >= forms.SHORTEST_PASSWORD and (quoted or alone or forms.is_mixed(value))
     else:
-        good = forms.is_strong(value, 3 if is_password else 4) or (
-            is_password and _is_alone(word["rest"]) and _is_long(value)
-        )
+        good = forms.is_strong(value, 3 if is_password else 4) or (is_password and alone and _is_long(value))
     if not good or value[0] == "-" or forms.is_harmless(value):
         return None
     value = value if quoted else _whole(text, start, before + word[0][: start - word.start()], _WORD)

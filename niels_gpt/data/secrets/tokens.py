@@ -124,11 +124,8 @@ def _logins(text: str) -> Found:
     for at in (sign.start() for sign in re.finditer("@", text)):
         if (url := _IN_URL.search(text, max(0, at - _REACH), at + 2)) and not forms.is_placeholder(url[1]):
             yield *url.span(1), forms.PASSWORD
-        if (
-            (login := _AFTER_EMAIL.match(text, at))
-            and forms.is_strong(login[1], 3)
-            and not forms.is_placeholder(login[1])
-        ):
+        login = _AFTER_EMAIL.match(text, at)
+        if login and forms.is_strong(login[1], 3) and not forms.is_placeholder(login[1]):
             yield login.start(1), login.start(1) + len(forms.without_closing(login[1], "")), forms.PASSWORD
 
 
