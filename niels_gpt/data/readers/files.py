@@ -13,7 +13,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, BinaryIO, ClassVar, cast
@@ -200,12 +200,11 @@ def decode_text(data: bytes) -> tuple[str, str]:
     if (mostly := _decoded_with_strays(data)) is not None:
         return mostly, "utf-8 with strays of cp1252"
     encoding = _guessed_encoding(data)
-    try:
+    with suppress(UnicodeError):
         text = data.decode(encoding)
         text.encode("utf-8")  # raises if the encoding produced a lone surrogate
         return text, encoding
-    except UnicodeError:
-        return _decoded(data, "utf-8")
+    return _decoded(data, "utf-8")
 
 
 def _decoded_with_strays(data: bytes) -> str | None:

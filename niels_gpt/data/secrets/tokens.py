@@ -75,8 +75,6 @@ _WIFI = re.compile(r"WIFI:(?=[^\s]{0,100}T:)(?:[^;\s]{0,80};){0,4}?P:((?:\\.|[^;
 _PREFIXED = re.compile(
     r"(?<![A-Za-z0-9_/.=-])[a-z][a-z0-9]{1,11}(?:[_-][a-z0-9]{2,8}){0,2}_([A-Za-z0-9]{24,255})(?![\w./-])"
 )
-
-
 # Where a token may begin: 16 characters and a digit are to come. The slash and the colon are of few.
 _TO_COME = (
     r"(?:(?=[A-Za-z0-9_.~$=+-]{16})(?=[A-Za-z_.~$=+-]{0,60}[0-9])"
