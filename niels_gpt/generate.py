@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from niels_gpt.inference.engine import Engine
-from niels_gpt.inference.sampling import GeneratorNoise, Sampling
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer import decode, encode
 from niels_gpt.tokenizer.vocabulary import Tokenizer
@@ -79,7 +79,7 @@ def generate_ids(
 ) -> list[int]:
     """Return the prompt's ids and at most `max_new_tokens` sampled ids; ends before the id `stop`."""
     ids, engine = list(prompt), Engine(model, slots=1)
-    engine.add(prompt, sampling, noise=GeneratorNoise(generator), keep=model.cfg.T)
+    engine.add(prompt, sampling, noise=generator, keep=model.cfg.T)
     was_training = model.training
     model.eval()
     try:

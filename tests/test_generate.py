@@ -83,7 +83,7 @@ def test_the_settings_reach_the_sampler() -> None:
     for n in (0, 1, 2):
         assert len(ids(0, hot, n)) == 3 + n
     assert generate(model, "abc", max_new_tokens=12, temperature=50, top_k=1, tokenizer=BYTES) == BYTES.decode(greedy)
-    for top_k, top_p in ((1, None), (None, 1e-9)):
+    for top_k, top_p in ((1, 1.0), (None, 1e-9)):
         chat = [{"role": "system", "content": "abc"}, {"role": "user", "content": "d"}]
         replies = [
             generate_reply(model, chat, BYTES, max_new_tokens=6, sampling=sampling)

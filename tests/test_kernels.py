@@ -16,7 +16,7 @@ from dataclasses import replace
 from torch import nn
 from torch.nn import functional as F
 from niels_gpt.config import ModelConfig
-from niels_gpt.inference.sampling import Drawn
+from niels_gpt.inference.sampling import noise_of
 from niels_gpt.model import rope
 from niels_gpt.model.blocks import Block
 from niels_gpt.model.kernels import dispatch as choice
@@ -88,9 +88,8 @@ for C, dtype in ((20, torch.float32), (64, torch.bfloat16)):
     plain = [x + added, F.layer_norm(x + added, (C,), weight, bias), x, F.rms_norm(x, (C,), weight, 1e-5)]
     errors[f"norm {C}"] = largest(ours, plain)
 keys, ids = torch.randint(-(1 << 62), 1 << 62, (3,)), torch.randint(0, 50000, (3, 1500))
-noise = Drawn(2000, keys=keys)
 ours = [noise_triton.hashed_noise(keys, ids, bits=23), noise_triton.hashed_noise(keys, torch.arange(2000), bits=23)]
-errors["noise"] = largest(ours, [noise.of(slice(None), ids), noise.of(slice(None), None)])
+errors["noise"] = largest(ours, [noise_of(keys, ids, V=2000), noise_of(keys, None, V=2000)])
 
 cfg = ModelConfig(V=10, T=9, C=16, L=1, H=2, d_ff=24, dropout=0.0)
 x, options = torch.randn(2, 9, 16), {"qk_norm": True, "activation": "relu2"}

@@ -329,7 +329,7 @@ def test_an_error_of_a_whole_step_frees_all_slots(monkeypatch: pytest.MonkeyPatc
     step, broken = Engine.step, [True]
 
     def failing(self: Engine) -> list[Token]:
-        if broken and self._slots.places:
+        if broken and self._rows:
             broken.clear()
             raise RuntimeError("out of memory")
         return step(self)

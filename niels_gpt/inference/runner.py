@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 
 import torch
 
-from niels_gpt.inference.sampling import FAR, Draw, Drawn, Kind, Logprobs, following, score_ids
+from niels_gpt.inference.sampling import FAR, Draw, Kind, Logprobs, following, score_ids
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import Precision, bf16_copy, computing_in, record, warm_up
@@ -69,8 +68,7 @@ class Steps:
         `ahead`: the caller ignores the logits and will probably ask for the next step of the same rows.
         """
         logits = self.logits(ids, places)
-        noise = Drawn(self._model.cfg.V, keys=torch.tensor(keys, device=self._device))
-        return logits, draw.ids(logits, noise).tolist()
+        return logits, draw.ids(logits, torch.tensor(keys, device=self._device)).tolist()
 
 
 # Decoding on a GPU as recorded CUDA graphs.
@@ -153,7 +151,7 @@ class _Step:
     """Recorded decoding step of b rows, which also samples the next ids if `kind` is given."""
 
     def __init__(self, model: GPT, decoder: Decoder, b: int, kind: Kind | None) -> None:
-        device, V = model.tok_emb.weight.device, model.cfg.V
+        device = model.tok_emb.weight.device
         self._T, self._stream = decoder.T, torch.cuda.current_stream()
         self._given = torch.zeros(3, b, dtype=torch.int64, device=device)  # ids, positions, noise keys
         self._given[1] = decoder.T  # all rows are inactive while recording
@@ -171,8 +169,7 @@ class _Step:
             x, places, keys = self._given
             self.logits = model.logits(decoder.extend_anywhere(x[:, None], places[:, None])[:, 0])
             if kind is not None:
-                noise = partial(Drawn(V, keys=keys).of, slice(None))
-                self._drawn = kind.ids(self.logits, self._settings, noise)
+                self._drawn = kind.ids(self.logits, self._settings, keys)
                 self._given.add_(self._pace)
                 self._given[0] = self._drawn.clamp(min=0)  # -1 marks a failed row and has no embedding
 

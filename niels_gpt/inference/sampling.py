@@ -7,10 +7,8 @@ weights of which the largest is 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import groupby
 
 import torch
 from torch.nn import functional as F
@@ -20,13 +18,6 @@ from niels_gpt.rng import derive_seed, mixed
 
 FAR = 0x1E3779B97F4A7C15  # from one token's key to the next: so far that their ranges of key + id do not overlap
 _BITS = 23  # the most for which every integer plus 0.5 is a distinct float32
-
-
-@dataclass(frozen=True)
-class GeneratorNoise:
-    """Noise source with the V numbers `torch.multinomial` takes from a generator; None: torch's default one."""
-
-    generator: torch.Generator | None = None
 
 
 class SeededNoise:
@@ -46,44 +37,8 @@ def following(key: int) -> int:
     return (key + FAR + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-Source = GeneratorNoise | SeededNoise
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Noise of B rows for one token: `numbers` (B, V) from generators, or `keys` (B,) of hashed noise."""
-
-    V: int
-    numbers: torch.Tensor | None = None
-    keys: torch.Tensor | None = None
-
-    def of(self, rows: torch.Tensor | slice, ids: torch.Tensor | None) -> torch.Tensor:
-        """Return the noise (b, k) of these rows for their ids (b, k), or (b, V) for all ids if None."""
-        if self.numbers is not None:
-            return self.numbers[rows] if ids is None else self.numbers[rows].gather(-1, ids)
-        assert self.keys is not None
-        keys = self.keys[rows][:, None]
-        return _hashed(keys, torch.arange(self.V, device=keys.device) if ids is None else ids)
-
-
-def _hashed(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    kernels = dispatch.decoding_kernels(keys)
-    if kernels is not None:
-        noise: torch.Tensor = kernels.hashed_noise(keys[:, 0], ids, bits=_BITS)
-        return noise
-    bits = mixed(keys + ids) & (1 << _BITS) - 1
-    return -((bits + 0.5) * 0.5**_BITS).log()
-
-
-def draw_noise(sources: Mapping[int, Source], *, rows: int, V: int, device: torch.device) -> Drawn:
-    """Return noise for one token of the first `rows` rows, of each in `sources`: all have seeds, or all generators."""
-    if all(isinstance(source, SeededNoise) for source in sources.values()):
-        return Drawn(V, keys=torch.tensor(next_keys(sources, rows=rows), device=device))
-    numbers = torch.ones(rows, V)  # in the CPU's memory
-    for row, source in sources.items():
-        assert isinstance(source, GeneratorNoise), "some rows have seeds, and others generators"
-        numbers[row].exponential_(generator=source.generator)
-    return Drawn(V, numbers=numbers.to(device))
+# Where a row's noise comes from. A generator (None: torch's default one) gives what `torch.multinomial` takes from it.
+Source = SeededNoise | torch.Generator | None
 
 
 def next_keys(sources: Mapping[int, Source], *, rows: int) -> list[int]:
@@ -93,6 +48,33 @@ def next_keys(sources: Mapping[int, Source], *, rows: int) -> list[int]:
         if isinstance(source, SeededNoise):
             keys[row] = source.next_key()
     return keys
+
+
+def next_noise(sources: Mapping[int, Source], *, rows: int, V: int, device: torch.device) -> torch.Tensor:
+    """Return noise for one token of the first `rows` rows, of each in `sources`: all have seeds, or all generators.
+
+    Seeds give the keys (rows,) of hashed noise, generators its numbers (rows, V).
+    """
+    if all(isinstance(source, SeededNoise) for source in sources.values()):
+        return torch.tensor(next_keys(sources, rows=rows), device=device)
+    numbers = torch.ones(rows, V)  # in the CPU's memory
+    for row, source in sources.items():
+        assert not isinstance(source, SeededNoise), "some rows have seeds, and others generators"
+        numbers[row].exponential_(generator=source)
+    return numbers.to(device)
+
+
+def noise_of(noise: torch.Tensor, ids: torch.Tensor | None, *, V: int) -> torch.Tensor:
+    """Return the numbers that `noise` of `next_noise` holds for ids (B, k), or (B, V) for all ids if None."""
+    if noise.is_floating_point():
+        return noise if ids is None else noise.gather(-1, ids)
+    ids = torch.arange(V, device=noise.device) if ids is None else ids
+    kernels = dispatch.decoding_kernels(noise)
+    if kernels is not None:
+        numbers: torch.Tensor = kernels.hashed_noise(noise, ids, bits=_BITS)
+        return numbers
+    bits = mixed(noise[:, None] + ids) & (1 << _BITS) - 1
+    return -((bits + 0.5) * 0.5**_BITS).log()
 
 
 _ROOM = torch.finfo(torch.float32)
@@ -115,8 +97,8 @@ class Sampling:
 
     temperature: float = 0.9
     top_k: int | None = 50
-    top_p: float | None = None
-    min_p: float | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -127,9 +109,9 @@ class Sampling:
             raise ValueError(f"temperature must be >= 0 and finite, got {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {self.top_k}")
-        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
+        if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-        if self.min_p is not None and not 0.0 <= self.min_p <= 1.0:
+        if not 0.0 <= self.min_p <= 1.0:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
         low, high = REPETITION_PENALTIES
         if not low <= self.repetition_penalty <= high:
@@ -143,7 +125,15 @@ class Sampling:
 
     @property
     def penalises(self) -> bool:
-        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        """Return whether penalties or biases change the logits."""
+        penalties = self.repetition_penalty - 1, self.presence_penalty, self.frequency_penalty
+        return any(penalties) or bool(self.logit_bias)
+
+    def top_ids(self, V: int) -> int | None:
+        """Return how many of the most probable of V ids to sample from; None if they need no sorting."""
+        if self.top_k is None:
+            return V if self.top_p < 1 else None
+        return min(self.top_k, V)
 
 
 GREEDY = Sampling(temperature=0.0)
@@ -160,10 +150,10 @@ class Kind:
     min_p: bool = False
     some_greedy: bool = False
 
-    def ids(self, logits: torch.Tensor, settings: torch.Tensor, noise: Callable[..., torch.Tensor]) -> torch.Tensor:
-        """Sample ids (b,) from logits (b, V) with `settings` (b, 4) of `_settings`; -1 where logits are NaN or +inf.
+    def ids(self, logits: torch.Tensor, settings: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """Sample ids (b,) from logits (b, V) with `settings` (b, 4) of `_settings`, and noise of `next_noise`.
 
-        `noise` returns the noise of given ids (b, k), or of all V for None.
+        The id is -1 where logits are NaN or +inf. Greedy rows ignore their noise.
         """
         if not self.sampled:
             return _largest(logits)[:, 0]
@@ -182,7 +172,7 @@ class Kind:
                 weights.masked_fill_(dropped, 0.0)
         if self.min_p:
             weights.masked_fill_(weights < min_p, 0.0)
-        best, places = (weights / noise(indices)).max(dim=-1, keepdim=True)
+        best, places = (weights / noise_of(noise, indices, V=logits.shape[-1])).max(dim=-1, keepdim=True)
         ids = (places if indices is None else indices.gather(-1, places)).masked_fill_(best.isnan(), -1)
         if self.some_greedy:
             ids = torch.where(greedy > 0, _largest(logits), ids)
@@ -216,44 +206,38 @@ class Draw:
     """Batched sampler with the settings of B slots (None: empty slot), rebuilt when a row comes or goes."""
 
     def __init__(self, samplings: Sequence[Sampling | None], *, V: int, device: torch.device) -> None:
-        self.sampled = [row for row, s in enumerate(samplings) if s is not None and s.temperature > 0]
-        drawn = [s for s in samplings if s is not None and s.temperature > 0]
         # Group rows by k. One top-k with the largest k would break ties differently (in bf16 logits are often equal),
         # and a row's tokens would depend on its neighbours' k.
-        by_k = sorted(self.sampled, key=lambda row: _top_ids(samplings[row], V) or 0)
-        parts = [(k, list(rows)) for k, rows in groupby(by_k, key=lambda row: _top_ids(samplings[row], V))]
-        if len(parts) <= 1:  # sample all slots together; ids of empty slots are ignored
-            parts = [(parts[0][0] if parts else None, list(range(len(samplings))))]
-        elif len(drawn) < sum(s is not None for s in samplings):
-            parts += [(None, [row for row, s in enumerate(samplings) if s is not None and s.temperature == 0])]
-        self.settings = torch.tensor([_settings(s or (drawn or [GREEDY])[0]) for s in samplings])
-        self._parts = [
-            (_kind([samplings[row] for row in rows], k), torch.tensor(rows, dtype=torch.int64, device=device))
-            for k, rows in parts
+        by_k: dict[int | None, list[int]] = {}
+        greedy = []
+        for row, sampling in enumerate(samplings):
+            if sampling is not None and sampling.temperature > 0:
+                by_k.setdefault(sampling.top_ids(V), []).append(row)
+            elif sampling is not None:
+                greedy.append(row)
+        groups = list(by_k.items())
+        if len(groups) <= 1:  # sample all slots together; ids of empty slots are ignored
+            groups = [(next(iter(by_k), None), list(range(len(samplings))))]
+        elif greedy:
+            groups.append((None, greedy))
+        self._groups = [
+            (_kind([samplings[row] for row in rows], k), torch.tensor(rows, device=device)) for k, rows in groups
         ]
-        self._there = self.settings.to(device)
+        self.settings = torch.tensor([_settings(sampling or GREEDY) for sampling in samplings], device=device)
 
     @property
     def kind(self) -> Kind | None:
         """Return the kind shared by all rows; None if they are sampled in groups."""
-        return self._parts[0][0] if len(self._parts) == 1 else None
+        return self._groups[0][0] if len(self._groups) == 1 else None
 
-    def ids(self, logits: torch.Tensor, noise: Drawn) -> torch.Tensor:
-        """Sample ids (B,) from logits (B, V); -1 where logits are NaN or +inf. Greedy rows ignore their noise."""
+    def ids(self, logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """Sample ids (B,) from logits (B, V) with noise of `next_noise`; see `Kind.ids`."""
         if self.kind is not None:
-            return self.kind.ids(logits, self._there, partial(noise.of, slice(None)))
-        ids = logits.new_zeros(len(logits), dtype=torch.int64)
-        for kind, rows in self._parts:
-            ids[rows] = kind.ids(logits[rows], self._there[rows], partial(noise.of, rows))
+            return self.kind.ids(logits, self.settings, noise)
+        ids = noise.new_zeros(len(logits), dtype=torch.int64)
+        for kind, rows in self._groups:
+            ids[rows] = kind.ids(logits[rows], self.settings[rows], noise[rows])
         return ids
-
-
-def _top_ids(sampling: Sampling | None, V: int) -> int | None:
-    """Return how many of the most probable ids a row samples from; None if it needs no sorting."""
-    assert sampling is not None
-    if sampling.top_k is None:
-        return None if sampling.top_p in (None, 1.0) else V
-    return min(sampling.top_k, V)
 
 
 def _settings(sampling: Sampling) -> list[float]:
@@ -261,8 +245,8 @@ def _settings(sampling: Sampling) -> list[float]:
     # Clamp to float32's range: as 0 or inf the temperature would give 0 / 0 or -inf / inf, which is NaN.
     temperature = min(max(sampling.temperature, _ROOM.tiny), _ROOM.max)
     # top_p = 1 must keep everything, but float32 sums may reach 1 before the last id.
-    top_p = 2.0 if sampling.top_p in (None, 1.0) else sampling.top_p
-    return [temperature, top_p, sampling.min_p or 0.0, float(sampling.temperature == 0)]
+    top_p = sampling.top_p if sampling.top_p < 1 else 2.0
+    return [temperature, top_p, sampling.min_p, float(sampling.temperature == 0)]
 
 
 def _kind(samplings: Sequence[Sampling | None], k: int | None) -> Kind:
@@ -271,8 +255,8 @@ def _kind(samplings: Sequence[Sampling | None], k: int | None) -> Kind:
     return Kind(
         sampled=bool(drawn),
         k=k,
-        top_p=any(s.top_p not in (None, 1.0) for s in drawn),
-        min_p=any(s.min_p for s in drawn),
+        top_p=any(s.top_p < 1 for s in drawn),
+        min_p=any(s.min_p > 0 for s in drawn),
         some_greedy=0 < len(drawn) < len(rows),
     )
 
@@ -289,74 +273,31 @@ def score_ids(logits: torch.Tensor, ids: torch.Tensor, *, top: int) -> list[Logp
     return list(zip(own, tops, strict=True))
 
 
-_NONE = (1.0, 0.0, 0.0)  # repetition, presence, frequency
-
-
 class Penalties:
-    """Token counts, logit biases and penalties of each row, allocated when a row first needs them.
+    """Penalties and biases of one row, with counts of the ids that it has read and written."""
 
-    They are applied to all rows at once: dividing by 1 and subtracting 0 leaves a logit the same to the bit.
-    """
-
-    def __init__(self, *, rows: int, V: int, device: torch.device) -> None:
-        self._shape, self._device = (rows, V), device
-        self._asking: set[int] = set()
-        self._held: dict[str, torch.Tensor] = {}
-
-    def begin(self, row: int, sampling: Sampling, prompt: Sequence[int]) -> None:
-        """Set up a row for these settings; raise if `logit_bias` names an id outside the vocabulary."""
-        rows, V = self._shape
-        foreign = [token for token in sampling.logit_bias if token >= V]
-        if foreign:
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], *, V: int, device: torch.device) -> None:
+        """Raise a ValueError if `logit_bias` names an id outside the vocabulary."""
+        biases = sampling.logit_bias
+        if foreign := [token for token in biases if token >= V]:
             raise ValueError(f"logit_bias names the id {foreign[0]}, and the model has ids 0 to {V - 1}")
-        if not (sampling.penalises or sampling.logit_bias):
-            return
-        if not self._held:
-            self._held = {name: torch.zeros(rows, V, device=self._device) for name in ("read", "written", "bias")}
-            self._held["how"] = torch.tensor([_NONE] * rows, device=self._device)
-        self._asking.add(row)
-        for name in ("read", "written", "bias"):
-            self._held[name][row] = 0
-        self._held["read"][row, self._ids(prompt)] = 1
-        self._held["bias"][row, self._ids(sampling.logit_bias)] = self._numbers(list(sampling.logit_bias.values()))
-        how = [sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty]
-        self._held["how"][row] = self._numbers(how)
+        # On the device: a GPU would divide by a number of the CPU in another way.
+        self._repetition, self._presence, self._frequency = torch.tensor(
+            [sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty], device=device
+        )
+        self._met, self._written, self._bias = torch.zeros(3, V, device=device)
+        self._met[torch.tensor(prompt, device=device)] = 1
+        self._bias[torch.tensor(list(biases), dtype=torch.int64, device=device)] = torch.tensor(
+            list(biases.values()), dtype=torch.float32, device=device
+        )
 
-    def end(self, row: int) -> None:
-        """Reset a row to no penalties."""
-        if row in self._asking:
-            self._asking.remove(row)
-            self._held["bias"][row], self._held["how"][row] = 0, self._numbers(_NONE)
-
-    def swap(self, row: int, other: int) -> None:
-        """Swap the state of two rows."""
-        if self._asking & {row, other}:
-            for held in self._held.values():
-                held[[row, other]] = held[[other, row]]
-            self._asking = {{row: other, other: row}.get(asking, asking) for asking in self._asking}
-
-    @property
-    def asked(self) -> bool:
-        return bool(self._asking)
+    def count(self, id: int) -> None:
+        """Count a token that the row just generated."""
+        self._met[id] = 1
+        self._written[id] += 1
 
     def applied(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return logits (B, V) of the first B rows after penalties and biases."""
-        if not self._asking:
-            return logits
-        read, written, bias, how = (held[: len(logits)] for held in self._held.values())
-        repetition, presence, frequency = how.split(1, dim=-1)
-        repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-        logits = torch.where(read + written > 0, repeated, logits)
-        return logits - presence * (written > 0) - frequency * written + bias
-
-    def count(self, rows: Sequence[int], ids: Sequence[int]) -> None:
-        """Count the token that each of these rows just generated, ids[row]."""
-        if self._asking and rows:
-            places = self._ids(rows), self._ids(ids[row] for row in rows)
-            self._held["written"].index_put_(places, self._numbers([1.0]), accumulate=True)
-
-    def _ids(self, ids: Iterable[int]) -> torch.Tensor:
-        return torch.tensor(list(ids), dtype=torch.int64, device=self._device)
-
-    def _numbers(self, numbers: Iterable[float]) -> torch.Tensor:
-        return torch.tensor(list(numbers), dtype=torch.float32, device=self._device)
+        """Return logits (V,) after penalties and biases."""
+        repeated = torch.where(logits > 0, logits / self._repetition, logits * self._repetition)
+        logits = torch.where(self._met > 0, repeated, logits)
+        return logits - self._presence * (self._written > 0) - self._frequency * self._written + self._bias

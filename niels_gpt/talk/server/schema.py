@@ -122,9 +122,9 @@ class Asked(_Named):
     stream_options: StreamOptions = StreamOptions()
     # `Sampling` checks the ranges; the bounds here are OpenAI's where those are tighter.
     temperature: float = Field(SAMPLING.temperature, le=2)
-    top_p: float | None = None
+    top_p: float = 1.0
     top_k: int | None = SAMPLING.top_k  # extension
-    min_p: float | None = None  # extension, named as in other servers
+    min_p: float = 0.0  # extension, named as in other servers
     repetition_penalty: float = Field(1.0, ge=REPETITION_PENALTIES[0], le=REPETITION_PENALTIES[1])  # likewise
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
