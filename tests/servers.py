@@ -124,7 +124,7 @@ def scheduled(work: Callable[[Scheduler], Coroutine[Any, Any, None]], *, slots: 
     talker = tiny_talker(slots=slots)
 
     async def run() -> None:
-        scheduler = Scheduler(talker.engine, talker.tokenizer, slots=slots, queue=queue)
+        scheduler = Scheduler(talker, queue=queue)
         try:
             await asyncio.wait_for(work(scheduler), 60)
         finally:

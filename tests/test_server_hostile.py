@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -22,9 +21,9 @@ from starlette.types import Message
 from niels_gpt.inference.engine import Engine, Token
 from niels_gpt.inference.sampling import SAMPLING
 from niels_gpt.talk.server import app as service_module
-from niels_gpt.talk.server.app import Limits, Reply, build_app, whole_reply
+from niels_gpt.talk.server.app import Limits, build_app, whole_reply
 from niels_gpt.talk.server.scheduler import Answer, Metrics, Scheduler
-from niels_gpt.talk.server.schema import ChatForm
+from niels_gpt.talk.server.schema import ChatReply
 from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from tests.servers import (
@@ -285,10 +284,9 @@ def test_a_whole_reply_ends_when_its_client_leaves_before_any_text() -> None:
         return {"type": "http.disconnect"}
 
     async def work() -> None:
-        answer = Answer(1)
-        reply = Reply(ChatForm(ByteTokenizer(), logprobs=False), "tiny", prompt_tokens=1, more={})
-        metrics = Metrics(cast(Scheduler, SimpleNamespace(under_way=0, waiting=1)))
-        await asyncio.wait_for(whole_reply(reply, answer, metrics, Request({"type": "http"}, receive)), 60)
+        answer = Answer(1, Metrics())
+        reply = ChatReply(tiny_talker(), logprobs=False, prompt_tokens=1, sources=None)
+        await asyncio.wait_for(whole_reply(reply, answer, Request({"type": "http"}, receive)), 60)
         assert not answer.wanted
 
     asyncio.run(work())

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic_core import to_json as to_json_bytes
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
@@ -24,15 +25,14 @@ from niels_gpt.report.page import WEB
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.notes import Notes, Sources, abilities, with_sections
 from niels_gpt.talk.server.access import Access, guard, refusal, refusal_body, refuse
-from niels_gpt.talk.server.scheduler import Answer, Busy, Event, Metrics, Order, Scheduler
+from niels_gpt.talk.server.scheduler import Answer, Busy, Order, Scheduler
 from niels_gpt.talk.server.schema import (
     Asked,
     Body,
-    ChatForm,
+    ChatReply,
     ChatRequest,
-    CompletionForm,
+    CompletionReply,
     CompletionRequest,
-    Form,
     Reply,
     TokenizeRequest,
     parse_request,
@@ -44,9 +44,8 @@ from niels_gpt.trace.library import to_json
 class Stream(StreamingResponse):
     """Reply sent as server-sent events; when it ends, even before it began, generation stops."""
 
-    def __init__(self, reply: Reply, answer: Answer, metrics: Metrics, *, usage: bool, sources: Sources | None) -> None:
-        events = _events(reply, metrics.timed(answer), answer.choices, usage, sources)
-        super().__init__(events, media_type="text/event-stream")
+    def __init__(self, reply: Reply, answer: Answer, *, usage: bool) -> None:
+        super().__init__(_events(reply, answer, usage=usage), media_type="text/event-stream")
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,42 +55,38 @@ class Stream(StreamingResponse):
             self._answer.leave()
 
 
-async def _events(
-    reply: Reply, events: AsyncIterator[Event], choices: int, usage: bool, sources: Sources | None
-) -> AsyncIterator[str]:
+async def _events(reply: Reply, answer: Answer, *, usage: bool) -> AsyncIterator[str]:
     """Yield the server-sent events of a reply, ending with `[DONE]`; `usage` adds token counts."""
-    form, none_yet = reply.form, {"usage": None} if usage else {}
-    texts = [""] * choices
-    if sources and (first := sources.first()):
+    none_yet = {"usage": None} if usage else {}
+    texts = [""] * answer.choices
+    if reply.sources and (first := reply.sources.first()):
         yield reply.part([], **none_yet, niels_gpt=first)
-    for index in range(choices):
-        if (opening := form.opening(index)) is not None:
-            yield reply.part([opening], **none_yet)
+    for index in range(answer.choices):
+        if opening := reply.opening(index):
+            yield reply.part(opening, **none_yet)
     try:
-        async for event in events:
+        async for event in answer:
             reply.written += event.written
             texts[event.choice] += event.piece.text
-            if event.finish is None or event.piece != TextChunk():
-                yield reply.part([form.delta(event.choice, event.piece, None)], **none_yet)
+            if event.piece != TextChunk():
+                yield reply.part([reply.choice(event.choice, event.piece, None)], **none_yet)
             if event.finish:
-                yield reply.part([form.delta(event.choice, TextChunk(), event.finish)], **none_yet)
+                yield reply.part([reply.choice(event.choice, TextChunk(), event.finish)], **none_yet)
         if usage:
             yield reply.part([], usage=reply.usage)
-        if sources:
-            yield reply.part([], niels_gpt=await asyncio.to_thread(sources.last, texts))
+        if reply.sources:
+            yield reply.part([], niels_gpt=await asyncio.to_thread(reply.sources.last, texts))
     except Exception as error:  # status 200 is already sent, so the error goes into the stream
         yield f"data: {json.dumps(refusal_body(500, str(error)))}\n\n"
     yield "data: [DONE]\n\n"
 
 
-async def whole_reply(
-    reply: Reply, answer: Answer, metrics: Metrics, request: Request, sources: Sources | None = None
-) -> dict[str, Any]:
+async def whole_reply(reply: Reply, answer: Answer, request: Request) -> dict[str, Any]:
     """Return the complete reply, or what was generated until the client disconnected."""
     pieces, finish = [TextChunk()] * answer.choices, ["length"] * answer.choices
     watch = asyncio.create_task(_leave_with_client(request, answer))
     try:
-        async for event in metrics.timed(answer):
+        async for event in answer:
             pieces[event.choice] += event.piece
             reply.written += event.written
             finish[event.choice] = event.finish or finish[event.choice]
@@ -100,9 +95,9 @@ async def whole_reply(
     finally:
         watch.cancel()
         answer.leave()
-    body = reply.whole([reply.form.choice(n, piece, finish[n]) for n, piece in enumerate(pieces)])
-    if sources:
-        body["niels_gpt"] = await asyncio.to_thread(sources.last, [piece.text for piece in pieces])
+    body = reply.whole(pieces, finish)
+    if reply.sources:
+        body["niels_gpt"] = await asyncio.to_thread(reply.sources.last, [piece.text for piece in pieces])
     return body
 
 
@@ -120,6 +115,7 @@ RETRY_AFTER_S = 2
 _SMALL_BYTES = 4096
 _MOST_FOUND = 50  # sections that a search may ask for
 Prepared = TypeVar("Prepared")
+_Job = tuple[Asked, Reply, list[Order]]  # one order per choice
 
 
 @dataclass(frozen=True)
@@ -131,24 +127,11 @@ class Limits:
     queue: int = 64  # also the most choices that one request may ask for
 
 
-@dataclass(frozen=True)
-class _Job:
-    """Parsed request: one order per choice, and what goes into the reply."""
-
-    asked: Asked
-    orders: list[Order]
-    reply: Reply
-    sources: Sources | None
-
-
 class Service:
     """Handlers of the endpoints that need the model or the notes."""
 
-    def __init__(
-        self, talker: Talker, scheduler: Scheduler, metrics: Metrics, limits: Limits, notes: Notes | None
-    ) -> None:
-        self._talker, self._scheduler, self._metrics, self._limits = talker, scheduler, metrics, limits
-        self._notes = notes
+    def __init__(self, talker: Talker, scheduler: Scheduler, limits: Limits, notes: Notes | None) -> None:
+        self._talker, self._scheduler, self._limits, self._notes = talker, scheduler, limits, notes
         self._turn = asyncio.Lock()
 
     def find(self, request: Request) -> dict[str, Any]:
@@ -166,11 +149,11 @@ class Service:
 
     async def chat(self, request: Request) -> Response:
         """Handle `POST /v1/chat/completions`."""
-        return await self._answered(request, self._chat_job)
+        return await self._answered(request, self._chat)
 
     async def complete(self, request: Request) -> Response:
         """Handle `POST /v1/completions`."""
-        return await self._answered(request, self._completion_job)
+        return await self._answered(request, self._completion)
 
     def check_name(self, name: str) -> None:
         """Raise a 404 error if `name` is not the served model."""
@@ -180,17 +163,16 @@ class Service:
     async def _answered(self, request: Request, prepare: Callable[[bytes], _Job]) -> Response:
         try:
             self._scheduler.check_room()  # before parsing: a request that is rejected anyway should cost nothing
-            job = await self._prepared(request, prepare)
-            answer = self._scheduler.answer(job.orders)
+            asked, reply, orders = await self._prepared(request, prepare)
+            answer = self._scheduler.answer(orders)
         except Busy as error:
             raise HTTPException(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)}) from error
-        self._metrics.prompt_tokens.inc(job.reply.prompt_tokens)
-        if job.sources:
-            job.sources.with_path = _is_here(request)
-        if job.asked.stream:
-            usage = job.asked.stream_options.include_usage
-            return Stream(job.reply, answer, self._metrics, usage=usage, sources=job.sources)
-        return JSONResponse(await whole_reply(job.reply, answer, self._metrics, request, job.sources))
+        self._scheduler.metrics.prompt_tokens.inc(reply.prompt_tokens)
+        if reply.sources:
+            reply.sources.with_path = _is_here(request)
+        if asked.stream:
+            return Stream(reply, answer, usage=asked.stream_options.include_usage)
+        return JSONResponse(await whole_reply(reply, answer, request))
 
     async def _prepared(self, request: Request, prepare: Callable[[bytes], Prepared]) -> Prepared:
         """Run `prepare` on the request body, in a thread if the body is large.
@@ -226,7 +208,7 @@ class Service:
         # json.dumps holds the GIL for 0.1 s per megabyte of text, and no other client is served meanwhile.
         return Response(to_json_bytes(found), media_type="application/json")
 
-    def _chat_job(self, body: bytes) -> _Job:
+    def _chat(self, body: bytes) -> _Job:
         asked, talker, limit = self._parsed(ChatRequest, body), self._talker, self._limits.new_tokens
         self._check_choices(asked.n)
         said: Sequence[Mapping[str, str]] = [message.model_dump() for message in asked.messages]
@@ -245,10 +227,11 @@ class Service:
             top_logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
         )
         dropped = {"forgotten_messages": forgotten, "cut_tokens": cut}
-        form = ChatForm(talker.tokenizer, logprobs=asked.logprobs)
-        return self._job(asked, form, [order], sources, {name: count for name, count in dropped.items() if count})
+        more = {name: count for name, count in dropped.items() if count}
+        reply = ChatReply(talker, logprobs=asked.logprobs, prompt_tokens=len(order.prompt), sources=sources, **more)
+        return asked, reply, [replace(order, seed=seed) for seed in _seeds(asked, reply)]
 
-    def _completion_job(self, body: bytes) -> _Job:
+    def _completion(self, body: bytes) -> _Job:
         asked, talker, limit = self._parsed(CompletionRequest, body), self._talker, self._limits.new_tokens
         self._check_choices(asked.n, prompts=len(asked.prompts))
         sampling = asked.sampling(V=talker.model.cfg.V)
@@ -257,8 +240,10 @@ class Service:
             Order(self._ids(prompt), sampling, most, stops=asked.stops, top_logprobs=asked.logprobs, echo=asked.echo)
             for prompt in asked.prompts
         ]
-        form = CompletionForm(talker.tokenizer, logprobs=asked.logprobs is not None)
-        return self._job(asked, form, orders, self._sources(asked, None), {})
+        prompt_tokens, wanted = sum(len(order.prompt) for order in orders), asked.logprobs is not None
+        sources = self._sources(asked, None)
+        reply = CompletionReply(talker, logprobs=wanted, prompt_tokens=prompt_tokens, sources=sources)
+        return asked, reply, [replace(order, seed=seed) for order in orders for seed in _seeds(asked, reply)]
 
     def _check_choices(self, n: int, *, prompts: int = 1) -> None:
         if n * prompts > self._limits.queue:
@@ -290,15 +275,11 @@ class Service:
             raise ValueError(f"prompt: token ids are 0 to {cfg.V - 1}")
         return ids
 
-    def _job(
-        self, asked: Asked, form: Form, orders: list[Order], sources: Sources | None, more: Mapping[str, Any]
-    ) -> _Job:
-        """Return the job with `asked.n` choices of each order, whose seeds are derived from the first one's."""
-        prompt_tokens = sum(len(order.prompt) for order in orders)
-        reply = Reply(form, self._talker.name, prompt_tokens=prompt_tokens, more=more)
-        first = derive_seed(0, reply.id) if asked.seed is None else asked.seed
-        seeds = [first, *(derive_seed(first, "choice", n) for n in range(1, asked.n))]
-        return _Job(asked, [replace(order, seed=seed) for order in orders for seed in seeds], reply, sources)
+
+def _seeds(asked: Asked, reply: Reply) -> list[int]:
+    """Return the seeds of a prompt's choices, derived from the first one's."""
+    first = derive_seed(0, reply.id) if asked.seed is None else asked.seed
+    return [first, *(derive_seed(first, "choice", n) for n in range(1, asked.n))]
 
 
 def _is_here(request: Request) -> bool:
@@ -323,9 +304,8 @@ def build_app(
     All text in `notes` may be sent to any client. `about` is what the page begins with: name, trained_on, temperature.
     """
     limits = limits or Limits()
-    scheduler = Scheduler(talker.engine, talker.tokenizer, slots=talker.slots, queue=limits.queue)
-    metrics = Metrics(scheduler)
-    service = Service(talker, scheduler, metrics, limits, notes)
+    scheduler = Scheduler(talker, queue=limits.queue)
+    service = Service(talker, scheduler, limits, notes)
     entry: dict[str, Any] = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
     entry["max_model_len"] = talker.model.cfg.T  # the context length, under the name other servers use
     entry["niels_gpt"] = {**abilities(notes, talker), **(about or {})}
@@ -344,7 +324,7 @@ def build_app(
         app,
         body_bytes=limits.body_bytes,
         access=access,
-        count=lambda status: metrics.requests.labels(str(status)).inc(),
+        count=lambda status: scheduler.metrics.requests.labels(str(status)).inc(),
     )
     # Starlette's class, the base of FastAPI's: the router raises it for unknown paths and methods.
     app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # takes HTTPException only
@@ -366,7 +346,7 @@ def build_app(
 
     @app.get("/metrics")
     def show_metrics() -> Response:
-        return metrics.page()
+        return Response(generate_latest(scheduler.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/models")
     def models() -> dict[str, Any]:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fastapi.responses import Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from niels_gpt.inference.engine import Engine, RowsFailed, Token
+from niels_gpt.inference.engine import RowsFailed, Token
 from niels_gpt.inference.sampling import Sampling, SeededNoise
-from niels_gpt.talk.talker import StreamedText, TextChunk
+from niels_gpt.talk.talker import StreamedText, Talker, TextChunk
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 Finish = Literal["stop", "length"]
@@ -52,21 +50,44 @@ class Event:
     written: int = 0  # tokens generated in total; set in the last event
 
 
+# Upper bounds of the histogram's buckets, in seconds.
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """Prometheus metrics of the server."""
+
+    def __init__(self) -> None:
+        here = self.registry = CollectorRegistry()
+        self.requests = Counter("niels_gpt_requests", "requests answered", ["status"], registry=here)
+        self.prompt_tokens = Counter("niels_gpt_prompt_tokens", "prompt tokens", registry=here)
+        self.written = Counter("niels_gpt_generated_tokens", "generated tokens", registry=here)
+        self.first_text = Histogram(
+            "niels_gpt_first_text_seconds", "seconds from a request to its first text", buckets=_SECONDS, registry=here
+        )
+        self.under_way = Gauge("niels_gpt_answers_under_way", "requests in progress", registry=here)
+        self.waiting = Gauge("niels_gpt_answers_waiting", "requests waiting for a slot", registry=here)
+
+
 @dataclass(eq=False)
 class Answer:
     """Answer in progress, with one or more choices; an asynchronous iterator over their events."""
 
     choices: int
+    metrics: Metrics
     queue: asyncio.Queue[Event | Exception] = field(default_factory=asyncio.Queue)
     wanted: bool = True
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        ended = 0
+        start, ended, first = time.perf_counter(), 0, True
         while ended < self.choices:
             item = await self.queue.get()
             if isinstance(item, Exception):
                 raise item
-            ended += item.finish is not None
+            if first:
+                self.metrics.first_text.observe(time.perf_counter() - start)
+            self.metrics.written.inc(item.written)
+            ended, first = ended + (item.finish is not None), False
             yield item
 
     def leave(self) -> None:
@@ -115,10 +136,13 @@ class Scheduler:
     every row gets one token.
     """
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, *, slots: int, queue: int) -> None:
-        self._engine, self._tokenizer, self._slots, self._most = engine, tokenizer, slots, queue
-        self._waiting: deque[_Writing] = deque()
+    def __init__(self, talker: Talker, *, queue: int) -> None:
+        self._engine, self._tokenizer, self._slots, self._most = talker.engine, talker.tokenizer, talker.slots, queue
+        self._waiting: list[_Writing] = []
         self._rows: dict[int, _Writing] = {}
+        self.metrics = Metrics()
+        self.metrics.under_way.set_function(lambda: self.under_way)
+        self.metrics.waiting.set_function(lambda: self.waiting)
         self._loop: asyncio.AbstractEventLoop  # the server's, to which events are sent
         self._outbox: list[tuple[Answer, Event | Exception]] = []
         self._changed = threading.Condition()
@@ -128,7 +152,7 @@ class Scheduler:
 
     def answer(self, orders: Sequence[Order]) -> Answer:
         """Queue all choices of an answer, or raise Busy; a caller that stops iterating early must call `leave`."""
-        answer = Answer(len(orders))
+        answer = Answer(len(orders), self.metrics)
         with self._changed:
             self.check_room(len(orders))
             self._loop = asyncio.get_running_loop()
@@ -176,26 +200,24 @@ class Scheduler:
         """Drop cancelled rows, then move waiting choices into free slots."""
         for row in [row for row, writing in self._rows.items() if not writing.answer.wanted]:
             self._drop(row)
-        with self._changed:
-            if not all(writing.answer.wanted for writing in self._waiting):
-                self._waiting = deque(writing for writing in self._waiting if writing.answer.wanted)
-        while self._waiting and len(self._rows) < self._slots:
-            writing = self._waiting[0]
-            if writing.answer.wanted:
-                order = writing.order
-                try:
-                    row = self._engine.add(
-                        order.prompt,
-                        order.sampling,
-                        noise=SeededNoise(order.seed),
-                        top_logprobs=order.top_logprobs,
-                        score_prompt=order.echo,
-                    )
-                    self._rows[row] = writing
-                except Exception as error:  # report it to the client whose prompt caused it
-                    self._fail(writing.answer, error)
+        while True:
             with self._changed:
-                self._waiting.popleft()
+                self._waiting = [writing for writing in self._waiting if writing.answer.wanted]
+                if not self._waiting or len(self._rows) == self._slots:
+                    return
+                writing = self._waiting.pop(0)
+            order = writing.order
+            try:
+                row = self._engine.add(
+                    order.prompt,
+                    order.sampling,
+                    noise=SeededNoise(order.seed),
+                    top_logprobs=order.top_logprobs,
+                    score_prompt=order.echo,
+                )
+                self._rows[row] = writing
+            except Exception as error:  # report it to the client whose prompt caused it
+                self._fail(writing.answer, error)
 
     def _step(self) -> None:
         """Generate one token for each row, and drop the rows that have finished."""
@@ -234,38 +256,3 @@ class Scheduler:
     def _drop(self, row: int) -> None:
         del self._rows[row]
         self._engine.drop(row)
-
-
-# Upper bounds of the histogram's buckets, in seconds.
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-
-class Metrics:
-    """Prometheus metrics of the server."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        here = self._all = CollectorRegistry()
-        self.requests = Counter("niels_gpt_requests", "requests answered", ["status"], registry=here)
-        self.prompt_tokens = Counter("niels_gpt_prompt_tokens", "prompt tokens", registry=here)
-        self._written = Counter("niels_gpt_generated_tokens", "generated tokens", registry=here)
-        self._first = Histogram(
-            "niels_gpt_first_text_seconds", "seconds from a request to its first text", buckets=_SECONDS, registry=here
-        )
-        under_way = Gauge("niels_gpt_answers_under_way", "requests in progress", registry=here)
-        under_way.set_function(lambda: scheduler.under_way)
-        waiting = Gauge("niels_gpt_answers_waiting", "requests waiting for a slot", registry=here)
-        waiting.set_function(lambda: scheduler.waiting)
-
-    async def timed(self, answer: Answer) -> AsyncIterator[Event]:
-        """Yield the events of an answer, recording time to first text (seconds) and generated tokens."""
-        start, first = time.perf_counter(), True
-        async for event in answer:
-            if first:
-                self._first.observe(time.perf_counter() - start)
-                first = False
-            self._written.inc(event.written)
-            yield event
-
-    def page(self) -> Response:
-        """Return the metrics in Prometheus text format."""
-        return Response(generate_latest(self._all), media_type=CONTENT_TYPE_LATEST)

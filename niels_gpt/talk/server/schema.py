@@ -6,8 +6,9 @@ import json
 import re
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,8 +17,9 @@ from pydantic_core import PydanticCustomError
 
 from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import REPETITION_PENALTIES, SAMPLING, Sampling
-from niels_gpt.talk.talker import TextChunk
-from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
+from niels_gpt.talk.notes import Sources
+from niels_gpt.talk.talker import Talker, TextChunk
+from niels_gpt.tokenizer.vocabulary import IncrementalDecoder
 
 # Request bodies: the supported fields of OpenAI's API, and a few extensions.
 #
@@ -225,36 +227,77 @@ def _brackets(body: bytes) -> int:
     return body.count(b"[") + body.count(b"{")
 
 
-Choice = dict[str, Any]
+class Reply(ABC):
+    """Builder of one reply in OpenAI's format, whole or as server-sent events, with its token usage.
 
-
-class ChatForm:
-    """Choices of a chat completion, whole or as deltas; `logprobs` adds the log probabilities of the tokens."""
+    `logprobs` adds the log probabilities of the tokens.
+    """
 
     # Prefix of the reply's id, and the value of `object` in a complete reply and in a streamed event.
-    prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    prefix: str
+    whole_object: str
+    part_object: str
 
-    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
-        self._tokenizer, self._wanted = tokenizer, logprobs
+    def __init__(self, talker: Talker, *, logprobs: bool, prompt_tokens: int, sources: Sources | None, **more: Any):
+        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self.sources, self.prompt_tokens, self.written = sources, prompt_tokens, 0
+        self._tokenizer, self._wanted = talker.tokenizer, logprobs
+        self._head = {"id": self.id, "created": int(time.time()), "model": talker.name, **more}
+        # Serialized once, since it is the same in every event and there is an event per token.
+        self._part_head = json.dumps({**self._head, "object": self.part_object})[:-1]
 
-    def choice(self, index: int, piece: TextChunk, finish: str) -> Choice:
-        message = {"role": "assistant", "content": piece.text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": self._logprobs(piece.tokens), "finish_reason": finish}
+    @property
+    def usage(self) -> dict[str, int]:
+        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.written}
+        return {**counts, "total_tokens": sum(counts.values())}
 
-    def opening(self, index: int) -> Choice | None:
-        """Return the first delta of a stream, which carries the role."""
+    def whole(self, pieces: Sequence[TextChunk], finish: Sequence[str]) -> dict[str, Any]:
+        """Return the body of a reply that is not streamed, with the text and finish reason of each choice."""
+        ends = zip(pieces, finish, strict=True)
+        choices = [self.choice(n, piece, reason, whole=True) for n, (piece, reason) in enumerate(ends)]
+        return {**self._head, "object": self.whole_object, "choices": choices, "usage": self.usage}
+
+    def part(self, choices: Sequence[dict[str, Any]], **more: Any) -> str:
+        """Return one server-sent event with these choices."""
+        rest = json.dumps({"choices": choices, **more})[1:]
+        return f"data: {self._part_head}, {rest}\n\n"
+
+    def choice(self, index: int, piece: TextChunk, finish: str | None, *, whole: bool = False) -> dict[str, Any]:
+        """Return the new text of a choice in a stream, or its `whole` text."""
+        content = self._content(piece.text, finish, whole=whole)
+        logprobs = self._logprobs(index, piece.tokens) if self._wanted else None
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
+
+    def opening(self, index: int) -> list[dict[str, Any]]:
+        """Return what a stream sends of a choice before its text."""
+        return []
+
+    @abstractmethod
+    def _content(self, text: str, finish: str | None, *, whole: bool) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any]: ...
+
+
+class ChatReply(Reply):
+    """Reply to a chat."""
+
+    prefix, whole_object, part_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def opening(self, index: int) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": ""}
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
-    def delta(self, index: int, piece: TextChunk, finish: str | None) -> Choice:
-        delta = {"content": piece.text} if piece.text or not finish else {}
-        return {"index": index, "delta": delta, "logprobs": self._logprobs(piece.tokens), "finish_reason": finish}
+    def _content(self, text: str, finish: str | None, *, whole: bool) -> dict[str, Any]:
+        if whole:
+            return {"message": {"role": "assistant", "content": text, "refusal": None}}
+        return {"delta": {"content": text} if text or not finish else {}}
 
-    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
-        if not self._wanted:
-            return None
-        tops = [[self._one(id, logprob) for id, logprob in token.top_logprobs] for token in tokens]
-        entries = [{**self._one(t.id, t.logprob), "top_logprobs": top} for t, top in zip(tokens, tops, strict=True)]
+    def _logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any]:
+        entries = [
+            {**self._one(token.id, token.logprob), "top_logprobs": [self._one(*top) for top in token.top_logprobs]}
+            for token in tokens
+        ]
         return {"content": entries, "refusal": None}
 
     def _one(self, id: int, logprob: float | None) -> dict[str, Any]:
@@ -262,29 +305,20 @@ class ChatForm:
         return {"token": piece.decode("utf-8", errors="replace"), "logprob": logprob, "bytes": list(piece)}
 
 
-class CompletionForm:
-    """Choices of a text completion, with the attributes and methods of ChatForm."""
+class CompletionReply(Reply):
+    """Continuation of a text."""
 
-    prefix, whole, part = "cmpl", "text_completion", "text_completion"
+    prefix, whole_object, part_object = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
-        self._tokenizer, self._wanted = tokenizer, logprobs
-        self._offsets: defaultdict[int, int] = defaultdict(int)  # characters so far, by index of the choice
-        self._decoders = defaultdict[int, IncrementalDecoder](lambda: IncrementalDecoder(tokenizer))
+    def __init__(self, talker: Talker, **how: Any) -> None:
+        super().__init__(talker, **how)
+        self._offsets = defaultdict[int, int](int)  # characters so far, by index of the choice
+        self._decoders = defaultdict[int, IncrementalDecoder](lambda: IncrementalDecoder(talker.tokenizer))
 
-    def choice(self, index: int, piece: TextChunk, finish: str) -> Choice:
-        return self.delta(index, piece, finish)
+    def _content(self, text: str, finish: str | None, *, whole: bool) -> dict[str, Any]:
+        return {"text": text}
 
-    def opening(self, index: int) -> Choice | None:
-        return None
-
-    def delta(self, index: int, piece: TextChunk, finish: str | None) -> Choice:
-        logprobs = self._logprobs(index, piece.tokens)
-        return {"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": finish}
-
-    def _logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any] | None:
-        if not self._wanted:
-            return None
+    def _logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any]:
         offsets = []
         for token in tokens:
             offsets.append(self._offsets[index])
@@ -306,31 +340,3 @@ class CompletionForm:
             return piece.decode() or f"id:{id}"
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
-
-
-Form = ChatForm | CompletionForm
-
-
-class Reply:
-    """Builder of one reply in OpenAI's format, with its token usage."""
-
-    def __init__(self, form: Form, model: str, *, prompt_tokens: int, more: Mapping[str, Any]) -> None:
-        self.form, self.id = form, f"{form.prefix}-{uuid.uuid4().hex}"
-        self._head = {"id": self.id, "created": int(time.time()), "model": model, **more}
-        # Serialized once, since it is the same in every event and there is an event per token.
-        self._part_head = json.dumps({**self._head, "object": form.part})[:-1]
-        self.prompt_tokens, self.written = prompt_tokens, 0
-
-    @property
-    def usage(self) -> dict[str, int]:
-        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.written}
-        return {**counts, "total_tokens": sum(counts.values())}
-
-    def whole(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the body of a reply that is not streamed."""
-        return {**self._head, "object": self.form.whole, "choices": choices, "usage": self.usage}
-
-    def part(self, choices: list[dict[str, Any]], **usage: Any) -> str:
-        """Return one server-sent event with these choices."""
-        rest = json.dumps({"choices": choices, **usage})[1:]
-        return f"data: {self._part_head}, {rest}\n\n"
