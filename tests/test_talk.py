@@ -54,7 +54,7 @@ def test_a_transcript_ends_where_the_next_turn_begins() -> None:
     pieces = ["hel", "lo\n", "use", "less\nus", "er", ": no"]
     assert streamed(text, pieces[:-1]) == ["hel", "lo", "", "\nuseless", ""]
     assert [text.add(Token(0, byte)).text for byte in b": "] == ["", ""]
-    assert text.stopped
+    assert text.finish == "stop"
     assert text.rest().text == ""
     held = StreamedText(ByteTokenizer(), talker("transcript").chat.stop_texts)
     assert streamed(held, ["so\nsys"]) == ["so"]
@@ -68,7 +68,7 @@ def test_tokens_come_with_the_text_they_end_in() -> None:
     came = [text.add(Token(0, byte)) for byte in "axy\xe4xyy".encode()]
     assert [piece.text for piece in came] == ["a", "", "", "", "xy\xe4", "", "", "x"]
     assert [len(piece.tokens) for piece in came] == [1, 0, 0, 0, 4, 0, 0, 1]
-    assert text.stopped
+    assert text.finish == "stop"
     assert text.rest() == TextChunk()
 
     class Whole(ByteTokenizer):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from safetensors.torch import load_file
 
@@ -34,52 +35,68 @@ class TextChunk:
         return TextChunk(self.text + other.text, self.tokens + other.tokens)
 
 
+Finish = Literal["stop", "length"]
+
+
 class StreamedText:
-    """Incremental text of one answer; what may be the beginning of a stop string is held back until that is clear."""
+    """Incremental text of one answer, until a token of `ends`, a stop string, or `max_tokens` tokens.
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
+    What may be the beginning of a stop string is held back until that is clear.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        *,
+        ends: Collection[int] = (),
+        max_tokens: int | None = None,
+    ) -> None:
         self._decoder, self._stops = IncrementalDecoder(tokenizer), tuple(stops)
-        self._held = ""
-        self._given, self._made = 0, 0  # characters returned, and decoded
+        self._ends, self._most = ends, max_tokens
+        self._held, self._given = "", 0  # text held back, and characters returned
         self._waiting: list[tuple[int, Token]] = []  # with the character position where each token ends
-        self.stopped = False
-
-    def add(self, token: Token) -> TextChunk:
-        """Return the text that is final after this token."""
-        return self._take(self._decoder.add(token.id), token)
+        self._echoed = False
+        self.written = 0  # tokens, without the one that ended the answer
+        self.finish: Finish | None = None
 
     def echo(self, prompt: Sequence[Token]) -> TextChunk:
         """Return the text before the answer, in which no stop string is looked for."""
+        self._echoed = True
         return TextChunk("".join(self._decoder.add(token.id) for token in prompt), tuple(prompt))
 
-    def rest(self) -> TextChunk:
-        """Return the text held back at the end of the answer; an incomplete character becomes U+FFFD."""
-        if self.stopped:
-            return TextChunk()
-        chunk = self._take(self._decoder.rest())
-        if self.stopped:
-            return chunk
-        text, self._held = self._held, ""
-        return chunk + TextChunk(text, tuple(token for _, token in self._waiting))
+    def add(self, token: Token) -> TextChunk:
+        """Return the text that is final after this token; `finish` is set if it is the last."""
+        if token.id in self._ends:
+            # lm-eval expects one token after an echoed prompt, whichever it is.
+            return self._end("stop") + TextChunk("", (token,) if self._echoed else ())
+        self.written += 1
+        self._held += self._decoder.add(token.id)
+        self._waiting.append((self._given + len(self._held), token))
+        return self._end("length") if self.written == self._most else self._take(hold=True)
 
-    def _take(self, text: str, token: Token | None = None) -> TextChunk:
-        """Append text, cut it at the first stop string, and return what is final."""
-        self._held += text
-        self._made += len(text)
-        if token is not None:
-            self._waiting.append((self._made, token))
-        places = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
-        self.stopped = bool(places)
-        # Hold back the longest end of the text that is the beginning of a stop string.
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        ends = range(min(longest, len(self._held)), 0, -1)
-        begun = next((n for n in ends if any(stop.startswith(self._held[-n:]) for stop in self._stops)), 0)
-        certain = min(places) if places else len(self._held) - begun
-        given, self._held = self._held[:certain], self._held[certain:]
-        self._given += len(given)
+    def rest(self) -> TextChunk:
+        """End the answer, and return the text held back; an incomplete character becomes U+FFFD."""
+        return TextChunk() if self.finish else self._end("length")
+
+    def _end(self, finish: Finish) -> TextChunk:
+        self.finish = finish
+        self._held += self._decoder.rest()
+        return self._take(hold=False)
+
+    def _take(self, *, hold: bool) -> TextChunk:
+        """Return the text up to the first stop string; `hold` back the longest end that may be the start of one."""
+        held, stops = self._held, self._stops
+        ends = range(len(held), 0, -1) if hold else ()
+        begun = next((n for n in ends if any(stop.startswith(held[-n:]) for stop in stops)), 0)
+        if places := [place for stop in stops if (place := held.find(stop)) >= 0]:
+            self.finish = "stop"
+        certain = min(places, default=len(held) - begun)
+        self._held = held[certain:]
+        self._given += certain
         out = tuple(token for end, token in self._waiting if end <= self._given)
         self._waiting = self._waiting[len(out) :]
-        return TextChunk(given, out)
+        return TextChunk(held[:certain], out)
 
 
 Messages = Sequence[Mapping[str, str]]
@@ -148,29 +165,22 @@ class Talker:
 
     def reply(self, messages: Messages, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
         """Yield the text of the answer until it ends or has `max_new_tokens` tokens."""
-        text = StreamedText(self.tokenizer, self.chat.stop_texts)
         ends = self.tokenizer.special_token_ids().values()
-        return self._write(text, self.chat.prompt(messages), sampling, max_new_tokens, seed=seed, ends=ends)
+        text = StreamedText(self.tokenizer, self.chat.stop_texts, ends=ends, max_tokens=max_new_tokens)
+        return self._write(text, self.chat.prompt(messages), sampling, seed)
 
     def continuation(self, prompt: str, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
         """Yield the text after a prompt, until the end of a text or turn or `max_new_tokens` tokens."""
         ends = {self.tokenizer.special_token_ids()["eot"], self.chat.end}
-        text, ids = StreamedText(self.tokenizer), self.tokenizer.encode(prompt)
-        return self._write(text, ids, sampling, max_new_tokens, seed=seed, ends=ends)
+        text = StreamedText(self.tokenizer, ends=ends, max_tokens=max_new_tokens)
+        return self._write(text, self.tokenizer.encode(prompt), sampling, seed)
 
-    def _write(
-        self, text: StreamedText, ids: Sequence[int], sampling: Sampling, most: int, *, seed: int, ends: Collection[int]
-    ) -> Iterator[str]:
+    def _write(self, text: StreamedText, ids: Sequence[int], sampling: Sampling, seed: int) -> Iterator[str]:
         row = self.engine.add(ids, sampling, noise=SeededNoise(seed))
         try:
-            for _ in range(most):
+            while not text.finish:
                 (token,) = self.engine.step([row])
-                if token.id in ends:
-                    break
                 yield text.add(token).text
-                if text.stopped:
-                    return
-            yield text.rest().text
         finally:
             self.engine.drop(row)
 

@@ -9,16 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from niels_gpt.inference.engine import RowsFailed, Token
 from niels_gpt.inference.sampling import Sampling, SeededNoise
-from niels_gpt.talk.talker import StreamedText, Talker, TextChunk
-from niels_gpt.tokenizer.vocabulary import Tokenizer
+from niels_gpt.talk.talker import Finish, StreamedText, Talker, TextChunk
 
-Finish = Literal["stop", "length"]
 _MOMENT_S = 0.01  # longest wait for an event loop between two steps, in seconds
 _TURNS = 6  # iterations of the event loop that it takes to accept a new client and parse its request
 
@@ -95,30 +92,14 @@ class Answer:
         self.wanted = False
 
 
+@dataclass(eq=False)
 class _Writing:
     """Choice in progress: its order and its text so far."""
 
-    def __init__(self, answer: Answer, choice: int, order: Order, tokenizer: Tokenizer) -> None:
-        self.answer, self.choice, self.order = answer, choice, order
-        self.text = StreamedText(tokenizer, order.stops)
-        self._ends = frozenset(tokenizer.special_token_ids().values())
-        self._written = 0
-
-    def take(self, token: Token) -> Event:
-        """Return the text that a token completes, which may be none; the last event has a finish reason."""
-        if self.order.max_new_tokens == 0:
-            return Event(self.choice, self.text.rest(), "length")
-        if token.id in self._ends:
-            # lm-eval expects one token after an echoed prompt, whichever it is.
-            last = TextChunk("", (token,) if self.order.echo else ())
-            return Event(self.choice, self.text.rest() + last, "stop", self._written)
-        self._written += 1
-        chunk, full = self.text.add(token), self._written == self.order.max_new_tokens
-        if full:
-            chunk += self.text.rest()
-        if self.text.stopped:
-            return Event(self.choice, chunk, "stop", self._written)
-        return Event(self.choice, chunk, "length", self._written) if full else Event(self.choice, chunk)
+    answer: Answer
+    choice: int
+    order: Order
+    text: StreamedText
 
 
 async def _deliver(items: Sequence[tuple[Answer, Event | Exception]]) -> None:
@@ -138,6 +119,7 @@ class Scheduler:
 
     def __init__(self, talker: Talker, *, queue: int) -> None:
         self._engine, self._tokenizer, self._slots, self._most = talker.engine, talker.tokenizer, talker.slots, queue
+        self._ends = frozenset(talker.tokenizer.special_token_ids().values())
         self._waiting: list[_Writing] = []
         self._rows: dict[int, _Writing] = {}
         self.metrics = Metrics()
@@ -156,7 +138,9 @@ class Scheduler:
         with self._changed:
             self.check_room(len(orders))
             self._loop = asyncio.get_running_loop()
-            self._waiting += (_Writing(answer, n, order, self._tokenizer) for n, order in enumerate(orders))
+            for n, order in enumerate(orders):
+                text = StreamedText(self._tokenizer, order.stops, ends=self._ends, max_tokens=order.max_new_tokens)
+                self._waiting.append(_Writing(answer, n, order, text))
             self._changed.notify()
         return answer
 
@@ -229,12 +213,14 @@ class Scheduler:
                 self._fail(answer, error)
         for token in tokens:
             writing = self._rows[token.row]
+            text = writing.text
             if prompt := self._engine.scored_prompt(token.row):
-                self._outbox.append((writing.answer, Event(writing.choice, writing.text.echo(prompt))))
-            event = writing.take(token)
-            if event.finish or event.piece != TextChunk():
-                self._outbox.append((writing.answer, event))
-            if event.finish:
+                self._outbox.append((writing.answer, Event(writing.choice, text.echo(prompt))))
+            piece = text.add(token) if writing.order.max_new_tokens else text.rest()
+            if text.finish or piece != TextChunk():
+                written = text.written if text.finish else 0
+                self._outbox.append((writing.answer, Event(writing.choice, piece, text.finish, written)))
+            if text.finish:
                 self._drop(token.row)
 
     def _send(self) -> None:
