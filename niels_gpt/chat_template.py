@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import takewhile
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Message(TypedDict):
     content: str
 
 
-Messages = Sequence[Message] | Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]  # a Message each, or as parsed from JSON
 _ROLE_TOKENS = {"system": "sys", "user": "usr", "assistant": "asst"}
 
 
@@ -135,7 +135,7 @@ class Transcript(ChatRenderer):
     stop_texts = tuple(f"\n{role}: " for role in chat_format.ROLES)  # where the next turn begins
 
     def prompt(self, messages: Messages) -> list[int]:
-        return self._tokenizer.encode(chat_format.format_chat(cast(Sequence[Mapping[str, str]], messages)))
+        return self._tokenizer.encode(chat_format.format_chat(messages))
 
     def example(self, messages: Messages) -> list[int]:
         raise ValueError("no model is fine-tuned on transcripts: use a tokenizer with chat tokens or ChatML")
@@ -179,18 +179,14 @@ class ChatML(ChatRenderer):
 
         The template is rendered for a few chats. A ValueError is raised if it is not ChatML.
         """
-        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        system = {"role": "system", "content": "s"}
+        user, answer, system = ({"role": role, "content": role[0]} for role in ("user", "assistant", "system"))
         render = partial(_render, self.template, self._tokenizer.model_path)
-        begin, end = f"{_START}system\n", f"{_END}\n"
-        found = render(turns[:1]).removesuffix(_text(turns[:1]))
-        default = found.removeprefix(begin).removesuffix(end) if found else None
+        found = render([user]).removesuffix(_text([user]))
+        default = found.removeprefix(f"{_START}system\n").removesuffix(f"{_END}\n") if found else None
         first = [] if default is None else [{"role": "system", "content": default}]
-        chats = [turns[:1], [*turns, turns[0]]]
-        with_system = [[system, *chat] for chat in chats]
-        expected = [*([*first, *chat] for chat in chats), *with_system]
-        if [render(chat) for chat in (*chats, *with_system)] != [_text(chat) for chat in expected]:
-            raise ValueError(f"the chat template of {self._tokenizer.model_path} is not ChatML, which is required")
+        for chat in ([user], [user, answer, user]):
+            if render(chat) != _text([*first, *chat]) or render([system, *chat]) != _text([system, *chat]):
+                raise ValueError(f"the chat template of {self._tokenizer.model_path} is not ChatML, which is required")
         return default
 
     def example(self, messages: Messages) -> list[int]:

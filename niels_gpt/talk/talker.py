@@ -11,7 +11,7 @@ from typing import Literal
 
 from safetensors.torch import load_file
 
-from niels_gpt.chat_template import ChatRenderer, open_renderer
+from niels_gpt.chat_template import ChatRenderer, Messages, open_renderer
 from niels_gpt.checkpoint import load_model
 from niels_gpt.config import Renderer
 from niels_gpt.files.checks import Damaged, check_sums, read_meta
@@ -97,9 +97,6 @@ class StreamedText:
         out = tuple(token for end, token in self._waiting if end <= self._given)
         self._waiting = self._waiting[len(out) :]
         return TextChunk(held[:certain], out)
-
-
-Messages = Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True)
