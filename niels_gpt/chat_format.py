@@ -51,9 +51,8 @@ def extract_assistant_reply(generated_text: str) -> str:
 
 def _turns(text: str) -> list[tuple[str, str]]:
     """Return (role, stripped content) of every turn; text before the first tag is ignored."""
-    tags = list(_TURN.finditer(text))
-    ends = [*(tag.start() for tag in tags), len(text)][1:]
-    return [(tag[1], text[tag.end() : end].strip()) for tag, end in zip(tags, ends, strict=True)]
+    _, *parts = _TURN.split(text)
+    return [(role, content.strip()) for role, content in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def chat_key(text: str) -> str:

@@ -221,7 +221,9 @@ class Engine:
         sampled = [row for row in rows if row.sampling.temperature > 0]
         sources = {row.slot: row.noise for row in sorted(sampled, key=lambda row: row.slot)}
         penalised = [row for row in rows if row.penalties is not None]
-        if not penalised and all(isinstance(source, SeededNoise) for source in sources.values()):
+        seeded = all(isinstance(source, SeededNoise) for source in sources.values())
+        # Groups of rows are not recorded: they change whenever a row comes or goes.
+        if isinstance(self._steps, RecordedSteps) and seeded and not penalised and self._draw.kind is not None:
             unseen = all(row.top_logprobs is None for row in rows)
             return self._steps.drawn(ids, starts, next_keys(sources, rows=b), self._draw, ahead=unseen)
         logits = self._steps.logits(ids, starts)

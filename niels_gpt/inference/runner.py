@@ -60,16 +60,6 @@ class Steps:
             hidden = self.decoder.extend(torch.tensor(ids)[:, None], starts=places)
             return self._model.logits(hidden[:, -1])
 
-    def drawn(
-        self, ids: Sequence[int], places: Sequence[int | None], keys: Sequence[int], draw: Draw, *, ahead: bool
-    ) -> tuple[torch.Tensor, list[int]]:
-        """Decode as `logits` does, and also sample the next ids, with SeededNoise of these keys.
-
-        `ahead`: the caller ignores the logits and will probably ask for the next step of the same rows.
-        """
-        logits = self.logits(ids, places)
-        return logits, draw.ids(logits, torch.tensor(keys, device=self._device)).tolist()
-
 
 # Decoding on a GPU as recorded CUDA graphs.
 #
@@ -107,8 +97,11 @@ class RecordedSteps(Steps):
     def drawn(
         self, ids: Sequence[int], places: Sequence[int | None], keys: Sequence[int], draw: Draw, *, ahead: bool
     ) -> tuple[torch.Tensor, list[int]]:
-        if draw.kind is None:  # groups of rows, which change whenever a row comes or goes
-            return super().drawn(ids, places, keys, draw, ahead=ahead)
+        """Decode as `logits` does, and also sample the next ids, with SeededNoise of these keys.
+
+        `draw` is of one kind. `ahead`: the caller ignores the logits and will probably ask for the next step of the
+        same rows.
+        """
         step = self._step(len(ids), draw.kind)
         return step.logits, step.go([ids, places, keys], draw, ahead=ahead)
 

@@ -105,20 +105,18 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be >= 0 and finite, got {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, got {self.top_k}")
-        if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-        if not 0.0 <= self.min_p <= 1.0:
-            raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
         low, high = REPETITION_PENALTIES
-        if not low <= self.repetition_penalty <= high:
-            raise ValueError(f"repetition_penalty must be in [{low}, {high}], got {self.repetition_penalty}")
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not abs(getattr(self, name)) <= _MOST_ADDED:
-                raise ValueError(f"{name} must be within +-{_MOST_ADDED:g}, got {getattr(self, name)}")
+        for name, holds, rule in (
+            ("temperature", 0 <= self.temperature < float("inf"), ">= 0 and finite"),
+            ("top_k", self.top_k is None or self.top_k >= 1, "at least 1"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("min_p", 0 <= self.min_p <= 1, "in [0, 1]"),
+            ("repetition_penalty", low <= self.repetition_penalty <= high, f"in [{low}, {high}]"),
+            ("presence_penalty", abs(self.presence_penalty) <= _MOST_ADDED, f"within +-{_MOST_ADDED:g}"),
+            ("frequency_penalty", abs(self.frequency_penalty) <= _MOST_ADDED, f"within +-{_MOST_ADDED:g}"),
+        ):
+            if not holds:
+                raise ValueError(f"{name} must be {rule}, got {getattr(self, name)}")
         for token, bias in self.logit_bias.items():
             if token < 0 or not abs(bias) <= _MOST_ADDED:
                 raise ValueError(f"logit_bias must give ids numbers within +-{_MOST_ADDED:g}, got {bias} for {token}")

@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from platformdirs import user_state_path
@@ -31,10 +33,7 @@ def line_reader() -> Callable[[], str]:
 
     Only its owner may read the history file and, as in a shell, a line that begins with a space is not stored.
     """
-
-    def plain() -> str:
-        return input("> ")
-
+    plain = partial(input, "> ")
     try:
         import readline
     except ImportError:  # Windows
@@ -69,27 +68,19 @@ HELP = (
 CUT = "(the first {:,} tokens do not fit the context and are dropped)\n"
 
 
+@dataclass
 class Conversation:
-    """Messages of a chat, and the slash commands.
+    """Messages of a chat, and the slash commands."""
 
-    `open_notes` opens the indexes, when first needed; with `show_notes`, each question is also searched for.
-    """
-
-    def __init__(
-        self,
-        talker: Talker,
-        *,
-        sampling: Sampling,
-        max_new_tokens: int,
-        seed: int,
-        open_notes: Callable[[], Notes] | None = None,
-        show_notes: bool = False,
-    ) -> None:
-        self._talker, self._sampling, self._most, self._seed = talker, sampling, max_new_tokens, seed
-        self._open_notes, self._show_notes = open_notes, show_notes
-        self.messages: list[dict[str, str]] = []
-        self._forgotten = 0
-        self._saved: dict[Path, bytes] = {}  # path -> bytes that /save wrote there
+    talker: Talker
+    sampling: Sampling
+    max_new_tokens: int
+    seed: int
+    open_notes: Callable[[], Notes] | None = None  # opens the indexes, when first needed
+    show_notes: bool = False  # search them for each question
+    messages: list[dict[str, str]] = field(default_factory=list, init=False)
+    _forgotten: int = field(default=0, init=False)
+    _saved: dict[Path, bytes] = field(default_factory=dict, init=False)  # path -> bytes that /save wrote there
 
     def command(self, line: str) -> str:
         """Run a slash command and return the text to show."""
@@ -104,8 +95,8 @@ class Conversation:
                 return "system prompt set"
             case "/save" if rest.strip():
                 return self._save(Path(rest.strip()))
-            case "/trace" if self._open_notes:
-                return self._trace(self._open_notes)
+            case "/trace" if self.open_notes:
+                return self._trace(self.open_notes)
         return HELP
 
     def _trace(self, open_notes: Callable[[], Notes]) -> str:
@@ -130,20 +121,21 @@ class Conversation:
     def answer(self, question: str, *, show: Callable[[str], None]) -> None:
         """Generate and show the answer to a question; on Ctrl-C the partial answer is kept."""
         self.messages.append({"role": "user", "content": question})
-        seed, said = derive_seed(self._seed, "reply", len(self.messages)), ""
-        notes = self._open_notes() if self._open_notes and self._show_notes else None
+        seed, said = derive_seed(self.seed, "reply", len(self.messages)), ""
+        notes = self.open_notes() if self.open_notes and self.show_notes else None
         found = notes.find(question) if notes else []
         if notes:
             show("".join(f"{line}\n" for line in find_lines(found)) + "\n")
-        asked = with_sections(self._talker, self.messages, found)
-        messages, forgotten = self._talker.remember(asked, max_new_tokens=self._most)
+        asked = with_sections(self.talker, self.messages, found)
+        messages, forgotten = self.talker.remember(asked, max_new_tokens=self.max_new_tokens)
         if forgotten > self._forgotten:
             show(f"(the first {forgotten} messages no longer fit the context and are dropped)\n")
         self._forgotten = forgotten
-        if cut := self._talker.beyond(self._talker.chat.prompt(messages)):
+        if cut := self.talker.beyond(self.talker.chat.prompt(messages)):
             show(CUT.format(cut))
         try:
-            for piece in self._talker.reply(messages, sampling=self._sampling, max_new_tokens=self._most, seed=seed):
+            most = self.max_new_tokens
+            for piece in self.talker.reply(messages, sampling=self.sampling, max_new_tokens=most, seed=seed):
                 said += piece
                 show(piece)
         except KeyboardInterrupt:

@@ -57,12 +57,6 @@ class _Strict(BaseModel):
         return {key: item for key, item in value.items() if item is not None or key == "top_k"}
 
 
-class _Named(_Strict):
-    """Request body that may name the model."""
-
-    model: str | None = None
-
-
 class TextPart(_Strict):
     """Part of a message's content; only text is supported."""
 
@@ -117,9 +111,10 @@ Messages = Annotated[list[RequestMessage], _FAIL_FAST]
 Ids = Annotated[list[int], _FAIL_FAST]
 
 
-class Asked(_Named):
+class Asked(_Strict):
     """Fields that chat and completion requests share."""
 
+    model: str | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     # `Sampling` checks the ranges; the bounds here are OpenAI's where those are tighter.
@@ -189,9 +184,10 @@ class CompletionRequest(Asked):
         return [one for one in self.prompt if not isinstance(one, int)] or [ids]
 
 
-class TokenizeRequest(_Named):
+class TokenizeRequest(_Strict):
     """Body of `POST /tokenize`: either a prompt or messages."""
 
+    model: str | None = None
     prompt: str | None = None
     messages: Messages = []
 
@@ -202,7 +198,7 @@ class TokenizeRequest(_Named):
         return self
 
 
-Body = TypeVar("Body", bound=_Named)
+Body = TypeVar("Body", ChatRequest, CompletionRequest, TokenizeRequest)
 
 
 def parse_request(kind: type[Body], body: bytes) -> Body:
