@@ -241,7 +241,18 @@ def tokenizer_json(pieces: list[VocabularyEntry]) -> str:
 # rotates dimension i of a head with i + D/2, ours rotates neighbours (2i, 2i + 1), so the rows of the Q and K weights
 # are permuted. Other options exist in no architecture that transformers or llama.cpp has.
 
-_NEOX = {
+# Our name, and those of config.json of transformers (None: it has none) and of GGUF.
+_NEOX_SETTINGS = (
+    ("T", "max_position_embeddings", "context_length"),
+    ("C", "hidden_size", "embedding_length"),
+    ("L", "num_hidden_layers", "block_count"),
+    ("d_ff", "intermediate_size", "feed_forward_length"),
+    ("H", "num_attention_heads", "attention.head_count"),
+    ("D", None, "rope.dimension_count"),
+    ("rope_theta", "rotary_emb_base", "rope.freq_base"),
+    ("norm_eps", "layer_norm_eps", "attention.layer_norm_epsilon"),
+)
+_NEOX_WEIGHTS = {
     "tok_emb": "gpt_neox.embed_in",
     "lm_head": "embed_out",
     "ln_f": "gpt_neox.final_layer_norm",
@@ -274,19 +285,13 @@ class NeoX:
 
     def transformers_config(self, cfg: ModelConfig) -> dict[str, Any]:
         return {
+            **{theirs: getattr(cfg, ours) for ours, theirs, _ in _NEOX_SETTINGS if theirs},
             "architectures": ["GPTNeoXForCausalLM"],
             "model_type": "gpt_neox",
             "vocab_size": cfg.V,
-            "max_position_embeddings": cfg.T,
-            "hidden_size": cfg.C,
-            "num_hidden_layers": cfg.L,
-            "num_attention_heads": cfg.H,
-            "intermediate_size": cfg.d_ff,
             "hidden_act": "gelu",
             "rotary_pct": 1.0,
-            "rotary_emb_base": cfg.rope_theta,
             "rope_parameters": {"rope_type": "default", "rope_theta": cfg.rope_theta, "partial_rotary_factor": 1.0},
-            "layer_norm_eps": cfg.norm_eps,
             "use_parallel_residual": False,
             "attention_bias": True,
             "tie_word_embeddings": True,
@@ -294,18 +299,8 @@ class NeoX:
         }
 
     def gguf_fields(self, cfg: ModelConfig) -> dict[str, int | float | bool]:
-        return {
-            "context_length": cfg.T,
-            "embedding_length": cfg.C,
-            "block_count": cfg.L,
-            "feed_forward_length": cfg.d_ff,
-            "attention.head_count": cfg.H,
-            "rope.dimension_count": cfg.D,
-            "rope.freq_base": cfg.rope_theta,
-            "attention.layer_norm_epsilon": cfg.norm_eps,
-            "use_parallel_residual": False,
-            "vocab_size": cfg.V,
-        }
+        fields = {theirs: getattr(cfg, ours) for ours, _, theirs in _NEOX_SETTINGS}
+        return {**fields, "use_parallel_residual": False, "vocab_size": cfg.V}
 
     def weights_to_transformers(
         self, state_dict: Mapping[str, torch.Tensor], cfg: ModelConfig, *, by_head: bool = True
@@ -322,7 +317,7 @@ class NeoX:
                 q, k, v = value.unflatten(0, (3, cfg.H, cfg.D))
                 heads = torch.stack((q[:, order], k[:, order], v))
                 value = (heads.transpose(0, 1) if by_head else heads).flatten(0, 2)  # noqa: PLW2901
-            weights[f"{block}{_NEOX[module]}.{part}"] = value
+            weights[f"{block}{_NEOX_WEIGHTS[module]}.{part}"] = value
         return weights
 
     def weights_to_gguf(self, state_dict: Mapping[str, torch.Tensor], cfg: ModelConfig) -> dict[str, torch.Tensor]:
