@@ -283,19 +283,20 @@ class Penalties:
         self._repetition, self._presence, self._frequency = torch.tensor(
             [sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty], device=device
         )
-        self._met, self._written, self._bias = torch.zeros(3, V, device=device)
-        self._met[torch.tensor(prompt, device=device)] = 1
+        self._met = torch.zeros(V, dtype=torch.bool, device=device)
+        self._met[torch.tensor(prompt, device=device)] = True
+        self._written, self._bias = torch.zeros(2, V, device=device)
         self._bias[torch.tensor(list(biases), dtype=torch.int64, device=device)] = torch.tensor(
             list(biases.values()), dtype=torch.float32, device=device
         )
 
     def count(self, id: int) -> None:
         """Count a token that the row just generated."""
-        self._met[id] = 1
+        self._met[id] = True
         self._written[id] += 1
 
     def applied(self, logits: torch.Tensor) -> torch.Tensor:
         """Return logits (V,) after penalties and biases."""
         repeated = torch.where(logits > 0, logits / self._repetition, logits * self._repetition)
-        logits = torch.where(self._met > 0, repeated, logits)
+        logits = torch.where(self._met, repeated, logits)
         return logits - self._presence * (self._written > 0) - self._frequency * self._written + self._bias
