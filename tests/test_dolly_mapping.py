@@ -28,7 +28,7 @@ def test_dolly_rows_are_mapped_exactly() -> None:
 
 def test_dolly_order_is_seeded_and_every_row_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{**ROW, "instruction": f"q{i}"} for i in range(50)]
-    monkeypatch.setattr(dolly, "load_dataset", lambda *args, **options: rows)
+    monkeypatch.setattr(dolly, "load_rows", lambda *args, **options: rows)
     orders = [[c.meta["index"] for c in iter_dolly_sft(seed=seed)] for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0]) == list(range(50))
@@ -44,6 +44,6 @@ def test_a_local_file_takes_the_place_of_the_hub_id(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", [{"instruction": "q"}, {**ROW, "response": None}, {**ROW, "instruction": 3}])
 def test_a_row_without_question_or_answer_is_named(monkeypatch: pytest.MonkeyPatch, row: dict[str, object]) -> None:
-    monkeypatch.setattr(dolly, "load_dataset", lambda *args, **options: [ROW, row])
+    monkeypatch.setattr(dolly, "load_rows", lambda *args, **options: [ROW, row])
     with pytest.raises(ValueError, match=r"databricks-dolly-15k, row 1, has no text in (instruction|response)"):
         list(iter_dolly_sft(shuffle=False))

@@ -74,7 +74,7 @@ def test_trees_come_in_a_seeded_order_and_are_counted(monkeypatch: pytest.Monkey
             message(f"{t}a", f"{t}r", "assistant", tree=f"t{t}", lang="en" if t % 2 else "de"),
         )
     ]
-    monkeypatch.setattr(oasst1, "load_dataset", lambda *args, **options: records)
+    monkeypatch.setattr(oasst1, "load_rows", lambda *args, **options: records)
     orders = [[c.meta["message_tree_id"] for c in iter_oasst1_sft(seed=seed)] for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0]) == sorted(f"t{t}" for t in range(1, 20, 2))
@@ -127,6 +127,6 @@ def test_every_message_is_looked_at_a_fixed_number_of_times() -> None:
 
 def test_rows_that_are_no_messages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for row in ({"text": "x"}, {**TREE[0], "text": None}, {**TREE[0], "message_id": None}):
-        monkeypatch.setattr(oasst1, "load_dataset", lambda *args, row=row, **options: [TREE[0], row])
+        monkeypatch.setattr(oasst1, "load_rows", lambda *args, row=row, **options: [TREE[0], row])
         with pytest.raises(ValueError, match=r"OpenAssistant/oasst1, row 1, has no text in .*(message_id|text)"):
             list(iter_oasst1_sft())

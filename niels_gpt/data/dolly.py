@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt
 
-from niels_gpt.data.hub import HubSettings, load_dataset, load_rows
+from niels_gpt.data.hub import HubSettings, load_rows
 from niels_gpt.data.readers.tables import check_texts
 from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
 from niels_gpt.rng import permutation
@@ -55,8 +55,7 @@ def iter_dolly_sft(
     revision: str | None = None,
 ) -> Iterator[ChatSample]:
     """Yield the first `take` rows (None: all) of a seeded shuffle as chats; `path` is a hub id, a folder or a file."""
-    options = {"revision": revision} if revision else {}
-    rows = load_rows(load_dataset, path, split=split, **options)
+    rows = load_rows(path, split=split, revision=revision)
     order = permutation(len(rows), seed) if shuffle else range(len(rows))
     for index in islice(order, take):
         check_texts(rows[index], ("instruction", "response"), place=f"{path}, row {index},")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from niels_gpt.data.hub import is_local, load_dataset
+from niels_gpt.data.hub import is_local
 from niels_gpt.data.readers.tables import select_text_field
 from niels_gpt.data.streaming import StreamSettings, stream_documents, stream_samples, stream_slices
 from niels_gpt.data.types import Document, PretrainSample, Request
@@ -28,12 +28,12 @@ class Settings(StreamSettings):
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
     """Yield one document per web page."""
-    return stream_documents(iter_fineweb_edu, settings, request, path=request.path, name=settings.config)
+    return stream_documents(_pages(settings, request), settings, request)
 
 
 def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
     """Return one request per file of the dataset; [] if it cannot be read file by file."""
-    return stream_slices(settings, request, split=settings.split, name=settings.config)
+    return stream_slices(settings, request, name=settings.config)
 
 
 def iter_fineweb_edu(
@@ -46,19 +46,14 @@ def iter_fineweb_edu(
     seed: int = 42,
     take: int | None = None,
     path: str = DATASET,
-    request: Request | None = None,
 ) -> Iterator[PretrainSample]:
     """Yield at most `take` pages, by default shuffled with `seed`; `path` is a hub id, a folder or a file."""
-    yield from stream_samples(
-        load_dataset,
-        path,
-        source=KIND,
-        name=name,
-        columns=_COLUMNS if path == DATASET or is_local(path) else (),  # other datasets may lack them
-        split=split,
-        streaming=streaming,
-        shuffle_buffer=shuffle_buffer_size if shuffle else None,
-        seed=seed,
-        take=take,
-        request=request,
-    )
+    buffer = shuffle_buffer_size if shuffle else None
+    settings = Settings(config=name, split=split, shuffle_buffer=buffer, seed=seed, max_documents=take)
+    return _pages(settings, Request(path), streaming=streaming)
+
+
+def _pages(settings: Settings, request: Request, *, streaming: bool = True) -> Iterator[PretrainSample]:
+    known = request.path == DATASET or is_local(request.path)
+    columns = _COLUMNS if known else ()  # other datasets may lack them
+    return stream_samples(settings, request, source=KIND, name=settings.config, columns=columns, streaming=streaming)

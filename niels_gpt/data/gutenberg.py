@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from niels_gpt.data.hub import load_dataset
 from niels_gpt.data.streaming import StreamSettings as Settings
 from niels_gpt.data.streaming import stream_documents, stream_samples, stream_slices
 from niels_gpt.data.types import Document, PretrainSample, Request
@@ -20,12 +20,12 @@ MAX_BUFFERED_BOOKS = 100
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
     """Yield one document per book."""
-    return stream_documents(iter_gutenberg, settings, request, dataset_id=request.path)
+    return stream_documents(_books(settings, request), settings, request)
 
 
 def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
     """Return one request per file of the dataset; [] if it cannot be read file by file."""
-    return stream_slices(settings, request, split=_split(request.path, settings.split))
+    return stream_slices(_of_dataset(settings, request.path), request)
 
 
 def iter_gutenberg(
@@ -37,30 +37,25 @@ def iter_gutenberg(
     shuffle_buffer_size: int = 10_000,
     seed: int = 42,
     take: int | None = None,
-    request: Request | None = None,
 ) -> Iterator[PretrainSample]:
-    """Yield at most `take` books, by default shuffled with `seed`.
+    """Yield at most `take` books, by default shuffled with `seed`; `dataset_id` may also be a folder or a file."""
+    buffer = shuffle_buffer_size if shuffle else None
+    settings = Settings(split=split, shuffle_buffer=buffer, seed=seed, max_documents=take)
+    return _books(settings, Request(dataset_id), streaming=streaming)
 
-    `RAW_DATASET` is split by language, so "train" means its split "en". The shuffle buffer of a stream is limited to
-    `MAX_BUFFERED_BOOKS`; a message says so if more is requested.
-    """
-    if shuffle and streaming and shuffle_buffer_size > MAX_BUFFERED_BOOKS:
+
+def _books(settings: Settings, request: Request, *, streaming: bool = True) -> Iterator[PretrainSample]:
+    """Yield the books; a stream is shuffled through at most `MAX_BUFFERED_BOOKS`, and a message says so."""
+    settings = _of_dataset(settings, request.path)
+    if streaming and (settings.shuffle_buffer or 0) > MAX_BUFFERED_BOOKS:
         say_above_bar(
-            f"  {dataset_id}: books are shuffled {MAX_BUFFERED_BOOKS} at a time, not {shuffle_buffer_size:,}, which "
-            "do not fit into memory"
+            f"  {request.path}: books are shuffled {MAX_BUFFERED_BOOKS} at a time, not {settings.shuffle_buffer:,}, "
+            "which do not fit into memory"
         )
-    yield from stream_samples(
-        load_dataset,
-        dataset_id,
-        source=KIND,
-        split=_split(dataset_id, split),
-        streaming=streaming,
-        shuffle_buffer=min(shuffle_buffer_size, MAX_BUFFERED_BOOKS) if shuffle else None,
-        seed=seed,
-        take=take,
-        request=request,
-    )
+        settings = replace(settings, shuffle_buffer=MAX_BUFFERED_BOOKS)
+    yield from stream_samples(settings, request, source=KIND, streaming=streaming)
 
 
-def _split(dataset_id: str, split: str) -> str:
-    return "en" if dataset_id == RAW_DATASET and split == "train" else split
+def _of_dataset(settings: Settings, dataset: str) -> Settings:
+    """Return the settings with the name of the split in this dataset: `RAW_DATASET` is split by language."""
+    return replace(settings, split="en") if dataset == RAW_DATASET and settings.split == "train" else settings

@@ -13,18 +13,18 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from niels_gpt.data.readers.tables import find_damage
+from niels_gpt.data.types import PATIENCE_S
 
-PATIENCE_S = 120.0  # seconds without data until a stream is abandoned
 ATTEMPTS = 4  # of a call or stream, with pauses of 1, 2 and 4 s between them
 _CHUNK_ROWS = 64  # rows per item of the prefetch queue
 _QUIET_S = 0.5  # seconds without reads until Arrow counts as idle; see `count_reads`
@@ -44,11 +44,11 @@ class HubSettings:
     revision: Annotated[str | None, "commit of the dataset, the full sha; null takes the newest"] = None
 
 
-def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
-    """Call `datasets.load_dataset` for a hub id, or for a local folder or file instead.
+def load_dataset(path: str, name: str | None = None, *, files: Sequence[str] | None = None, **options: Any) -> Any:
+    """Call `datasets.load_dataset` for a hub id, or for a local folder or file instead, or for some `files` of them.
 
-    A local file has a single split, so the requested one is ignored; a folder without a README.md has no named configs,
-    so `name` is ignored. Transient failures are retried; other failures, and the last retry, raise a HubError.
+    Files have a single split, so the requested one is ignored; a folder without a README.md has no named configs, so
+    `name` is ignored. Transient failures are retried; other failures, and the last retry, raise a HubError.
     """
     # Imported here because training does not need it. Looking up parquet exports would query a second host in vain.
     import datasets
@@ -59,14 +59,15 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
     if "torch" not in sys.modules:  # else the first stream imports it (2 s, 180 MB), only to query worker info
         datasets.config.TORCH_AVAILABLE = False
     source, config = path, name
-    if is_local(path):
-        if Path(path).is_file():
-            builder = builder_of(path)
-            if builder is None:
-                raise HubError(f"{path} is no dataset file: {', '.join(sorted(_BUILDERS))} can be read")
-            path, name, options = builder, None, {**options, "data_files": path, "split": "train"}
-        elif not (Path(path) / "README.md").is_file():
-            name = None
+    if files is None and Path(path).is_file():
+        files = [path]
+    if files is not None:
+        builder = builder_of(files[0])
+        if builder is None:
+            raise HubError(f"{path} is no dataset file: {', '.join(sorted(_BUILDERS))} can be read")
+        path, name, options = builder, None, {**options, "data_files": list(files), "split": "train", "revision": None}
+    elif is_local(path):
+        name = name if (Path(path) / "README.md").is_file() else None
         options.pop("revision", None)
     elif is_offline():
         _check_cached(path, name, options.get("revision"))
@@ -84,11 +85,11 @@ def builder_of(file: str) -> str | None:
     return _BUILDERS.get(Path(file.removesuffix(".gz")).suffix)
 
 
-def load_rows(load: Callable[..., Any], path: str, **options: Any) -> Any:
+def load_rows(path: str, **options: Any) -> Any:
     """Return all rows of a small dataset, indexable; local files are read directly, not copied into the cache."""
     if not is_local(path):
-        return load(path, **options)
-    return list(explained(load(path, streaming=True, **options), path=path))
+        return load_dataset(path, **options)
+    return list(explained(load_dataset(path, streaming=True, **options), path=path))
 
 
 def explained(rows: Iterable[Any], *, path: str, name: str | None = None) -> Iterator[Any]:
@@ -115,36 +116,36 @@ def stream_rows(
     without data. The thread prefetches, but never past `take`.
     """
     given = 0
-    for attempt in range(ATTEMPTS):
+    for attempt in count():
         reader = _Reader(open_rows, skip=given, take=take)
         try:
             for chunk in reader.chunks(patience_s=patience_s, what=_title(path, name)):
-                if isinstance(chunk, BaseException):
-                    error = chunk
-                    break
                 for row in chunk:
                     given += 1
                     yield row
-            else:
-                return
+            return
+        except Exception as error:
+            _wait_or_give_up(error, attempt, path=path, name=name)
         finally:
             reader.stop()
-        # A HubError comes from opening the stream, which has its own retries.
-        if attempt + 1 == ATTEMPTS or isinstance(error, HubError) or not is_transient(error):
-            raise HubError(explain(error, path=path, name=name)) from error
-        time.sleep(2.0**attempt)
 
 
 def retried(call: Callable[[], Any], *, path: str, name: str | None = None, what: str = "dataset") -> Any:
     """Return `call()`, retrying transient failures with exponential backoff; raise a HubError if it fails."""
-    for attempt in range(ATTEMPTS):
+    for attempt in count():
         try:
             return call()
         except Exception as error:
-            if attempt + 1 == ATTEMPTS or not is_transient(error):
-                raise HubError(explain(error, path=path, name=name, what=what)) from error
-            time.sleep(2.0**attempt)
-    raise AssertionError("unreachable: the last attempt returns or raises")
+            _wait_or_give_up(error, attempt, path=path, name=name, what=what)
+
+
+def _wait_or_give_up(
+    error: Exception, attempt: int, *, path: str, name: str | None = None, what: str = "dataset"
+) -> None:
+    # A HubError is final: what raised it has had its own retries, or its patience.
+    if attempt + 1 == ATTEMPTS or isinstance(error, HubError) or not is_transient(error):
+        raise HubError(explain(error, path=path, name=name, what=what)) from error
+    time.sleep(2.0**attempt)
 
 
 def resolve_revision(path: str, revision: str | None, *, name: str | None = None) -> str | None:
@@ -277,15 +278,17 @@ class _Reader:
 
     def __init__(self, open_rows: Callable[[], Iterable[Any]], *, skip: int, take: int | None) -> None:
         self._open_rows, self._skip, self._take = open_rows, skip, take
-        self._queue: queue.Queue[list[Any] | BaseException | None] = queue.Queue(maxsize=8)
+        self._queue: queue.Queue[list[Any] | BaseException] = queue.Queue(maxsize=8)
         self._stopped, self._exhausted = threading.Event(), False
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
-    def chunks(self, *, patience_s: float, what: str) -> Iterator[list[Any] | BaseException]:
-        """Yield lists of rows, and what ended the reading; raise a HubError if none comes for `patience_s` seconds."""
+    def chunks(self, *, patience_s: float, what: str) -> Iterator[list[Any]]:
+        """Yield lists of rows; raise what broke off the reading, or a HubError after `patience_s` seconds."""
         try:
-            while (item := self._queue.get(timeout=patience_s)) is not None:
+            while item := self._queue.get(timeout=patience_s):  # an empty list is the end
+                if isinstance(item, BaseException):
+                    raise item
                 yield item
         except queue.Empty:
             remedy = "check the network and try again, or read a copy in a folder"
@@ -306,24 +309,19 @@ class _Reader:
     def _read(self) -> None:
         try:
             rows = islice(_iterate(self._open_rows()), self._skip, self._take)
-            chunk: list[Any] = []
             read = self._skip
-            for row in rows:
-                read += 1
-                chunk.append(row)
-                if len(chunk) == _CHUNK_ROWS:
-                    self._put(chunk)
-                    chunk = []
+            while chunk := list(islice(rows, _CHUNK_ROWS)):
+                read += len(chunk)
+                self._put(chunk)
                 if self._stopped.is_set():
                     return
             # If `take` ended the loop, the stream may have more rows, which Arrow may be fetching.
             self._exhausted = self._take is None or read < self._take
-            self._put(chunk)
-            self._put(None)
+            self._put([])
         except BaseException as error:
             self._put(error)
 
-    def _put(self, item: list[Any] | BaseException | None) -> None:
+    def _put(self, item: list[Any] | BaseException) -> None:
         while not self._stopped.is_set():
             try:
                 self._queue.put(item, timeout=0.1)
@@ -341,7 +339,7 @@ def _iterate(rows: Iterable[Any]) -> Iterator[Any]:
         yield from batch.to_pylist()
 
 
-_reads_in_flight: set[int] = set()
+_reads_in_flight: list[None] = []  # one entry each: appending and popping are atomic
 
 
 @cache
@@ -357,12 +355,11 @@ def count_reads() -> None:
     read = HfFileSystemFile.read
 
     def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        ticket = object()
-        _reads_in_flight.add(id(ticket))
+        _reads_in_flight.append(None)
         try:
             return read(self, *args, **kwargs)
         finally:
-            _reads_in_flight.discard(id(ticket))
+            _reads_in_flight.pop()
 
     HfFileSystemFile.read = counted  # type: ignore[method-assign]
 

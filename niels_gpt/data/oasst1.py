@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt
 
-from niels_gpt.data.hub import HubSettings, load_dataset, load_rows
+from niels_gpt.data.hub import HubSettings, load_rows
 from niels_gpt.data.readers.tables import check_texts
 from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request, Role
 
@@ -64,9 +64,8 @@ def iter_oasst1_sft(
     revision: str | None = None,
 ) -> Iterator[ChatSample]:
     """Yield threads tree by tree, with the trees shuffled by `seed`; `take_trees` counts trees that have a thread."""
-    options = {"revision": revision} if revision else {}
     trees: dict[Any, list[Mapping[str, Any]]] = {}
-    for number, record in enumerate(load_rows(load_dataset, path, split=split, **options)):
+    for number, record in enumerate(load_rows(path, split=split, revision=revision)):
         check_texts(record, _FIELDS, place=f"{path}, row {number},")
         trees.setdefault(record["message_tree_id"], []).append(record)
     order = list(trees)

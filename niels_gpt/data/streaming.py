@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -11,15 +11,14 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Lt
 
 from niels_gpt.data.hub import (
-    PATIENCE_S,
     HubError,
     HubSettings,
     builder_of,
     check_reachable,
-    count_reads,
     explain,
     is_local,
     is_offline,
+    load_dataset,
     retried,
     stream_rows,
 )
@@ -47,21 +46,9 @@ class StreamSettings(HubSettings):
 
 
 def stream_documents(
-    iterate: Callable[..., Iterator[PretrainSample]], settings: StreamSettings, request: Request, **options: Any
+    samples: Iterator[PretrainSample], settings: StreamSettings, request: Request
 ) -> Iterator[Document]:
-    """Yield documents from the loader `iterate` until there is text for the token budget.
-
-    The text needed is estimated as `max_tokens` times `bytes_per_token` bytes.
-    """
-    samples = iterate(
-        split=settings.split,
-        shuffle=settings.shuffle_buffer is not None,
-        shuffle_buffer_size=settings.shuffle_buffer or 1,
-        seed=settings.seed,
-        take=settings.max_documents,
-        request=request,
-        **options,
-    )
+    """Yield samples as documents until there is text for the token budget, estimated by `bytes_per_token`."""
     wanted = math.inf if request.max_tokens is None else request.max_tokens * settings.bytes_per_token
     fetched = 0
     for i, sample in enumerate(samples):
@@ -73,74 +60,56 @@ def stream_documents(
             return
 
 
-def stream_slices(settings: StreamSettings, request: Request, *, split: str, name: str | None = None) -> list[Request]:
+def stream_slices(settings: StreamSettings, request: Request, *, name: str | None = None) -> list[Request]:
     """Return one request per file of the dataset; [] if it has to be read as a single stream.
 
-    That is so if it is shuffled or limited, if it comes from the cache, which holds rows and not the original files,
-    or if some files have a format that cannot be opened alone.
+    That is so if it is shuffled, limited or a single file, if it comes from the cache, which holds rows and not
+    the original files, or if some files have a format that cannot be opened alone.
     """
     import datasets
 
-    path = request.path
-    if settings.shuffle_buffer is not None or settings.max_documents is not None or request.max_tokens is not None:
+    path, limits = request.path, (settings.shuffle_buffer, settings.max_documents, request.max_tokens)
+    if any(limit is not None for limit in limits) or Path(path).is_file():
         return []
-    options = {}
     if is_local(path):
         name = name if (Path(path) / "README.md").is_file() else None
     elif is_offline():
         return []
     else:
         check_reachable(path)
-        options = {"revision": request.revision}
-    builder = retried(lambda: datasets.load_dataset_builder(path, name, **options), path=path, name=name)
-    files = list(map(str, (builder.config.data_files or {}).get(split, [])))
+    builder = retried(
+        lambda: datasets.load_dataset_builder(path, name, revision=request.revision), path=path, name=name
+    )
+    files = list(map(str, (builder.config.data_files or {}).get(settings.split, [])))
     return [replace(request, files=(file,)) for file in files] if all(map(builder_of, files)) else []
 
 
 def stream_samples(
-    load: Callable[..., Any],
-    path: str,
+    settings: StreamSettings,
+    request: Request,
     *,
     source: str,
     name: str | None = None,
     columns: Sequence[str] = (),
-    split: str,
-    streaming: bool,
-    shuffle_buffer: int | None,
-    seed: int,
-    take: int | None,
-    request: Request | None,
+    streaming: bool = True,
 ) -> Iterator[PretrainSample]:
-    """Yield at most `take` rows of the dataset that `load` opens, as samples.
-
-    Rows are shuffled with `seed` through a buffer of `shuffle_buffer` rows; None keeps the dataset's order. `request`
-    has the revision, the patience and, if only some files are read, in order, their names.
-    """
-    request = request or Request(path, None, max_tokens=None, patience_s=PATIENCE_S)
-    files, revision = request.files, request.revision
-    options = ({"name": name} if name else {}) | ({"revision": revision} if revision else {})
+    """Yield the rows of config `name` of the dataset as samples of the kind `source`, shuffled as `settings` say."""
+    path, files = request.path, request.files
 
     def open_rows() -> Iterable[Any]:
-        parquet = parquet_options(path, columns=columns)
-        if files is not None:
-            import datasets
-
-            of_files: dict[str, Any] = {"data_files": list(files), "split": "train", "streaming": True}
-            of_files |= parquet if files[0].endswith(".parquet") else {}
-            count_reads()
-            return retried(lambda: datasets.load_dataset(builder_of(files[0]), **of_files), path=path)
-        rows = load(path, split=split, streaming=streaming, **options, **parquet)
-        if shuffle_buffer is None:
+        parquet = parquet_options(path, columns=columns) if not files or files[0].endswith(".parquet") else {}
+        of: dict[str, Any] = {"split": settings.split, "streaming": streaming, "revision": request.revision}
+        rows = load_dataset(path, name, files=files, **of, **parquet)
+        if settings.shuffle_buffer is None:
             return rows
         # Reads one shard at a time: with 10 at once, the library's default, `take(5)` fetched 899 MB of ten 100 MB
         # shards; with one, 58 MB.
-        one_by_one = {"buffer_size": shuffle_buffer, "max_buffer_input_shards": 1}
-        return rows.shuffle(seed=seed, **(one_by_one if streaming else {}))
+        one_by_one = {"buffer_size": settings.shuffle_buffer, "max_buffer_input_shards": 1}
+        return rows.shuffle(seed=settings.seed, **(one_by_one if streaming else {}))
 
     column, blank = TextColumn(), 0
-    for number, row in enumerate(
-        stream_rows(open_rows, path=path, name=name, take=take, patience_s=request.patience_s)
-    ):
+    rows = stream_rows(open_rows, path=path, name=name, take=settings.max_documents, patience_s=request.patience_s)
+    for number, row in enumerate(rows):
         text, field = column.read(row, place=f"{path}, row {number}")
         if number == 0 and field != "text":
             say_above_bar(f"  {path} has no column text: its column {field!r} is read")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
+PATIENCE_S = 120.0  # seconds without data until a stream from the hub is abandoned
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class Request:
     """
 
     path: str
-    revision: str | None
-    max_tokens: int | None
-    patience_s: float
+    revision: str | None = None
+    max_tokens: int | None = None
+    patience_s: float = PATIENCE_S
     files: tuple[str, ...] | None = None
 
 
