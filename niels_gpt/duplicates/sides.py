@@ -30,6 +30,12 @@ class SplitSource:
     by: Literal["given", "document", "tree", "hash"]
     rule: Drawn | None
 
+    def own(self, documents: np.ndarray) -> np.ndarray:
+        """Return the row numbers of this source's among ascending documents (or pairs within a source)."""
+        firsts = documents[:, 0] if documents.ndim == 2 else documents
+        lo, hi = np.searchsorted(firsts, (self.first, self.first + self.texts.rows))
+        return documents[lo:hi] - self.first
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -71,77 +77,58 @@ def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dic
     held-out row are dropped instead.
     """
     documents, clusters = components(pairs.documents)
-    rows = _joined_by_key(sources, _read_rows(sources, documents, clusters, pairs.copies), pairs.documents)
-    given_first = sorted(sources, key=lambda source: source.rule is not None)
+    rows = _read_rows(sources, pairs)
     given = [rows[source.name] for source in sources if source.rule is None]
     said = [pair for own in given for pair in zip(own.groups.tolist(), own.splits, strict=True) if pair[0] >= 0]
     # A group in sources with their own split is held out if any of its rows is.
     sides: dict[int, str] = {group: side for side in ("train", "val") for group, split in said if split == side}
     found = {}
-    for number, source in enumerate(given_first):
-        waiting = {group for other in given_first[number + 1 :] for group in rows[other.name].groups.tolist()}
-        bonds = Bonds() if source.rule is None else _followed(source, source.rule, rows[source.name], sides, waiting)
-        copies = _own(pairs.copies, source)
-        out = _left_out(rows[source.name], sides, copies if once else copies[:0], given=source.rule is None)
+    for source in sources:
+        own, bonds = rows[source.name], Bonds()
+        if source.rule is not None:
+            follow = _moved if source.by == "hash" else _joined
+            bonds = follow(source, source.rule, own, sides)
+        copies = source.own(pairs.copies)
+        out = _left_out(own, sides, copies if once else copies[:0], given=source.rule is None)
         counts = _count(source, documents, clusters, copies=len(copies), left_out=len(out))
-        found[source.name] = (Bonds(bonds.joined, bonds.train, bonds.val, out), counts)
+        found[source.name] = (replace(bonds, out=out), counts)
     return found
 
 
-def _own(documents: np.ndarray, source: SplitSource) -> np.ndarray:
-    """Select this source's from ascending documents (or pairs within a source), and convert them to row numbers."""
-    column = documents if documents.ndim == 1 else documents[:, 0]
-    lo, hi = np.searchsorted(column, (source.first, source.first + source.texts.rows))
-    return documents[lo:hi] - source.first
+def _read_rows(sources: Sequence[SplitSource], pairs: Pairs) -> dict[str, _Rows]:
+    """Return, by source, its near duplicates and copies.
 
-
-def _read_rows(
-    sources: Sequence[SplitSource], documents: np.ndarray, clusters: np.ndarray, copies: np.ndarray
-) -> dict[str, _Rows]:
-    """Return, by source, the rows that are in a cluster or a copy, with their clusters as groups."""
-    every = np.union1d(documents, copies)
-    groups = np.full(len(every), -1)
-    groups[np.searchsorted(every, documents)] = clusters
-    found = {}
+    Near duplicates share a group, and so do those of one tree (rows with the same key), since a tree is never split.
+    """
+    every = np.union1d(pairs.documents, pairs.copies)
+    found, pairs_and_trees = [], [pairs.documents]
     for source in sources:
-        numbers = _own(every, source)
+        numbers = source.own(every)
         keys: list[str] = []
         splits: list[str | None] = []
         for path, rows in source.texts.by_part(numbers):
             part_keys, part_splits = read_keys(path), read_column(path, "split")
             keys += [part_keys[row] for row in rows]
             splits += [part_splits[row] for row in rows]
-        found[source.name] = _Rows(numbers, keys, splits, groups[np.searchsorted(every, numbers + source.first)])
-    return found
-
-
-def _joined_by_key(sources: Sequence[SplitSource], rows: dict[str, _Rows], pairs: np.ndarray) -> dict[str, _Rows]:
-    """Merge the groups that share a key, since a tree (documents with one key) is never split."""
-    trees = [np.empty((0, 2), dtype=np.int64)]
-    for source in sources:
+        found.append((source, numbers, keys, splits))
         if source.by in ("tree", "hash"):
-            own, first = rows[source.name], dict[str, int]()
-            tied = [
-                (source.first + first.setdefault(key, number), source.first + number)
-                for number, key, group in zip(own.numbers.tolist(), own.keys, own.groups.tolist(), strict=True)
-                if group >= 0
-            ]
-            trees.append(np.array(tied, dtype=np.int64).reshape(-1, 2))
-    documents, groups = components(np.concatenate([pairs, *trees]))
-    found = {}
-    for source in sources:
-        own = rows[source.name]
-        grouped = own.groups >= 0
-        wider = own.groups.copy()
-        wider[grouped] = groups[np.searchsorted(documents, own.numbers[grouped] + source.first)]
-        found[source.name] = replace(own, groups=wider)
-    return found
+            first: dict[str, int] = {}
+            grouped = np.flatnonzero(np.isin(numbers + source.first, pairs.documents))
+            tree = [(first.setdefault(keys[place], numbers[place]), numbers[place]) for place in grouped]
+            pairs_and_trees.append(np.array(tree, dtype=np.int64).reshape(-1, 2) + source.first)
+    documents, groups = components(np.concatenate(pairs_and_trees))
+    group_of = dict(zip(documents.tolist(), groups.tolist(), strict=True))
+    rows_of = {}
+    for source, numbers, keys, splits in found:
+        own = [group_of.get(document, -1) for document in (numbers + source.first).tolist()]
+        rows_of[source.name] = _Rows(numbers, keys, splits, np.array(own, dtype=np.int64))
+    return rows_of
 
 
-def _followed(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str], waiting: set[int]) -> Bonds:
-    """Return the constraints on a source that is split by `rule`.
+def _joined(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str]) -> Bonds:
+    """Return the constraints on a source that is split by document or tree: rows of a group are joined.
 
-    Groups without a side that later sources have, too (`waiting`), are decided here and added to `sides`.
+    Groups without a side get the one that `rule` puts them on, which is added to `sides` for later sources.
     """
     numbers, groups = rows.numbers[rows.groups >= 0], rows.groups[rows.groups >= 0]
     _, first, place = np.unique(groups, return_index=True, return_inverse=True)
@@ -149,25 +136,18 @@ def _followed(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, st
     joined = joined[joined[:, 0] != joined[:, 1]]
     decided = np.array([sides.get(group, "") for group in groups.tolist()], dtype=object)
     bonds = Bonds(joined, *(numbers[decided == side] for side in ("train", "val")))
-    if source.by == "hash":
-        return _moved(source, rule, rows, sides)
-    mine = [group not in sides and group in waiting for group in groups.tolist()]
-    if any(mine):
+    if (decided == "").any():
         texts = source.texts
         _, val = split_source(source.by, rule, bonds, rows=texts.rows, splits=list, keys=lambda: list(texts.keys()))
-        held_out = np.isin(numbers, val)
-        sides.update(
-            (group, "val" if held else "train")
-            for group, held, own in zip(groups.tolist(), held_out, mine, strict=True)
-            if own
-        )
+        for group, held_out in zip(groups.tolist(), np.isin(numbers, val).tolist(), strict=True):
+            sides.setdefault(group, "val" if held_out else "train")
     return bonds
 
 
 def _moved(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str]) -> Bonds:
-    """For hash-split sources, move every row of a group's keys to the side its first key falls on.
+    """Return the constraints on a source that is split by hash: rows of a group move to the side of its first key.
 
-    A side that is already in `sides` takes precedence.
+    A side that is already in `sides` takes precedence; the others are added to it.
     """
     by_key = {key: group for key, group in zip(rows.keys, rows.groups.tolist(), strict=True) if group >= 0}
     firsts: dict[int, str] = {}
@@ -186,10 +166,9 @@ def _moved(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str])
 def _left_out(rows: _Rows, sides: dict[int, str], copies: np.ndarray, *, given: bool) -> np.ndarray:
     """Return the rows to drop: all but one of equal texts, and if `given` training rows in a held-out group."""
     said = dict(zip(rows.numbers.tolist(), rows.splits, strict=True))
-    out = set()
-    if given:
-        groups = dict(zip(rows.numbers.tolist(), rows.groups.tolist(), strict=True))
-        out = {row for row, split in said.items() if split == "train" and sides.get(groups[row]) == "val"}
+    side_of_group = [sides.get(group) for group in rows.groups.tolist()]
+    to_train = zip(said, side_of_group, strict=True) if given else ()
+    out = {row for row, side in to_train if side == "val" and said[row] == "train"}
     texts: dict[int, list[int]] = {}
     for first, later in copies.tolist():
         texts.setdefault(first, [first]).append(later)
