@@ -18,7 +18,7 @@ from bench.tokenize import make_tokenizer, texts
 from niels_gpt.cache.token_parts import PartToEncode, encode_part
 from niels_gpt.data.corpus.parts import DOCUMENT_SCHEMA, Part, write_rows
 from niels_gpt.data.corpus.split import Drawn, split_by_hash
-from niels_gpt.data.corpus.split_files import ByHash
+from niels_gpt.data.corpus.split_files import SplitPart
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Document
 from niels_gpt.files.checks import sha256_file
@@ -46,7 +46,7 @@ def measure(folder: Path, source: str | None) -> dict[str, float]:
     make_tokenizer(folder)
     tokenizer = (("spm.model", (folder / "spm.model").read_bytes()),)
     rule, out = Drawn(val_frac=0.01, seed=1), Store(str(folder / "tokens"))
-    item = PartToEncode(Store(str(folder)), part, ByHash(rule), tokenizer, out)
+    item = PartToEncode(SplitPart(Store(str(folder)), part, {}, rule), tokenizer, out)
     records: list[dict[str, object]] = []
     encoding = seconds(lambda: records.append(encode_part(item, Worker())))
     tokens = sum(file.stat().st_size for file in Path(out.root).rglob("*.bin")) // 2

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.data.corpus.parts import Texts, read_chats, read_column, read_texts, reading_part, transcript
-from niels_gpt.data.corpus.split_files import Splits, part_rows
+from niels_gpt.data.corpus.parts import Texts, read_column, read_wording
+from niels_gpt.data.corpus.split_files import Splits
 from niels_gpt.duplicates.overlap import find_quotes, measure_overlap
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
@@ -59,18 +59,14 @@ def write_overlap(stage: Stage, sources: Sources) -> None:
         )
 
 
-def read_rows(texts: Texts, splits: Splits, *, chats: bool) -> Iterator[Row]:
+def read_rows(texts: Texts, splits: Splits) -> Iterator[Row]:
     """Yield all documents of a source in order; a chat is a document, with a line per message."""
-    for part, split in splits.by_part(texts):
-        with reading_part(texts.store, part) as path:
-            every, trained = np.arange(part.rows), np.zeros(part.rows, dtype=bool)
-            trained[part_rows(split, path)["train"]] = True
-            found = (
-                (transcript(chat) for batch in read_chats(path, every) for chat in batch)
-                if chats
-                else (text for batch in read_texts(path, every) for text in batch)
-            )
-            yield from map(Row, read_column(path, "id"), found, trained.tolist())
+    for part in splits.by_part(texts):
+        with part.reading() as (path, rows):
+            ids = read_column(path, "id")
+            trained = np.isin(np.arange(len(ids)), rows["train"])
+            found = (text for batch in read_wording(path, np.arange(len(ids))) for text in batch)
+            yield from map(Row, ids, found, trained.tolist())
 
 
 def write_indexes(stage: Stage, sources: Sources) -> None:
@@ -85,8 +81,7 @@ def write_indexes(stage: Stage, sources: Sources) -> None:
             continue
         (out / name).mkdir()
         with progress(total=texts.text_bytes, unit="B", title=f"{stage.title} {name}") as bar:
-            rows = read_rows(texts, splits, chats=stage.params.sources[name].use == "chat")
-            size = write_index(out / name, rows, tick=bar.update)
+            size = write_index(out / name, read_rows(texts, splits), tick=bar.update)
         stage.say(f"{name}: {size.documents:,} documents, {size.words:,} words to trace -> {layout.INDEX / name}")
 
 

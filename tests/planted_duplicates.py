@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from niels_gpt.data.corpus.parts import open_texts, reading_part
-from niels_gpt.data.corpus.split_files import part_rows, read_split
+from niels_gpt.data.corpus.parts import open_texts
+from niels_gpt.data.corpus.split_files import read_split
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.pipeline.params import Params
 from stages import duplicates, split
@@ -78,11 +78,11 @@ def sides_of(name: str, params: Params) -> dict[str, set[int]]:
     splits = read_split(Path("cache/split", params.sources[name].use, name), texts)
     found: dict[str, set[int]] = {"train": set(), "val": set()}
     first = 0
-    for part, own in splits.by_part(texts):
-        with reading_part(texts.store, part) as path:
-            for side, rows in part_rows(own, path).items():
+    for own in splits.by_part(texts):
+        with own.reading() as (_, sides):
+            for side, rows in sides.items():
                 found[side] |= {first + row for row in rows.tolist()}
-        first += part.rows
+        first += own.part.rows
     return found
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.chat_format import parse_chat
-from niels_gpt.data.corpus.parts import open_texts, read_chats, read_texts, reading_part
-from niels_gpt.data.corpus.split_files import part_rows, read_split
+from niels_gpt.data.corpus.parts import open_texts, read_chats, read_texts
+from niels_gpt.data.corpus.split_files import read_split
 from niels_gpt.data.dialogues import Settings, chats
 from niels_gpt.data.primer import DIALOGUE_DELIM
 from niels_gpt.data.types import Request
@@ -79,9 +79,9 @@ def halves(name: str, params: Params) -> dict[str, set[str]]:
     texts = open_texts(Path("cache/raw", name))
     splits = read_split(Path("cache/split", params.sources[name].use, name), texts)
     found: dict[str, set[str]] = {"train": set(), "val": set()}
-    for part, own in splits.by_part(texts):
-        with reading_part(texts.store, part) as path:
-            for half, rows in part_rows(own, path).items():
+    for part in splits.by_part(texts):
+        with part.reading() as (path, sides):
+            for half, rows in sides.items():
                 if name in params.chats:
                     found[half] |= {transcript(messages) for group in read_chats(path, rows) for messages in group}
                 else:

@@ -25,7 +25,7 @@ from niels_gpt.cache.windows import Places, TokenStore, open_mix, train_files
 from niels_gpt.cli.inspect import format_report, report_source
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split import Drawn
-from niels_gpt.data.corpus.split_files import ByHash, Splits
+from niels_gpt.data.corpus.split_files import Splits
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.store import Store
@@ -251,7 +251,7 @@ def test_parts_with_32_bit_ids_are_encoded_by_processes_and_opened_through_the_m
     monkeypatch.chdir(tmp_path)
     write_source("notes", [Document(id=str(i), text=text) for i, text in enumerate(CORPUS)], part_rows=60)
     texts = open_texts(Path("cache/raw/notes"))
-    splits = Splits(ByHash(Drawn(val_frac=0.2, seed=1)), {})
+    splits = Splits({}, Drawn(val_frac=0.2, seed=1))
     counted = {}
     for name, processes in (("one", 1), ("two", 2)):
         counted[name] = encode_parts(

@@ -30,7 +30,7 @@ from niels_gpt.data.corpus.parts import (
     write_rows,
 )
 from niels_gpt.data.corpus.split import Drawn, split_by_hash
-from niels_gpt.data.corpus.split_files import ByHash, Splits, part_rows, read_split, sampled_texts
+from niels_gpt.data.corpus.split_files import Splits, part_rows, read_split, sampled_texts
 from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.files.store import Store
@@ -89,7 +89,7 @@ def test_chats_are_held_out_by_their_group_and_each_by_itself_without_one(groups
     units = [chat.group or chat.id for chat in chats]
     distinct, seen = len(set(units)), set[frozenset[int]]()
     for share, seed in product((0.05, 0.3, 0.7), range(6)):
-        rows = {side: found.tolist() for side, found in part_rows(ByHash(Drawn(share, seed)), path).items()}
+        rows = {side: found.tolist() for side, found in part_rows(path, {}, Drawn(share, seed)).items()}
         assert sorted(rows["train"] + rows["val"]) == list(range(3000))
         held_out = {units[row] for row in rows["val"]}
         assert not held_out & {units[row] for row in rows["train"]}

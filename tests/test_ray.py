@@ -16,7 +16,7 @@ from niels_gpt.base.importing import write_tokenizer_from_gguf
 from niels_gpt.cache.token_parts import encode_part, encode_parts
 from niels_gpt.data.corpus.parts import DOCUMENT_SCHEMA, Part, Texts, write_rows
 from niels_gpt.data.corpus.split import Drawn
-from niels_gpt.data.corpus.split_files import ByHash, Splits
+from niels_gpt.data.corpus.split_files import Splits
 from niels_gpt.data.types import Document
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
@@ -48,7 +48,7 @@ def corpus(folder: Path) -> Texts:
 
 def encoded(engine: Engine, texts: Texts, out: Path, *, by: str = "tokenizer") -> dict[str, Any]:
     """Encode the corpus; return the manifest, and the SHA-256 of every file."""
-    splits = Splits(ByHash(Drawn(val_frac=0.2, seed=1)), facts={})
+    splits = Splits({}, Drawn(val_frac=0.2, seed=1))
     options: dict[str, Any] = {"budgets": {"train": None, "val": None}, "say": bool, "tick": bool}
     tokenizer = Path(texts.store.root, by)
     counted = encode_parts(engine, texts, splits, tokenizer, tokens=Store(str(out)), **options)

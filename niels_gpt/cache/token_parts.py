@@ -16,8 +16,8 @@ import numpy as np
 
 from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, dtype_name, read_offsets, write_token_file
 from niels_gpt.chat_template import ChatRenderer, chat_renderer, supervised
-from niels_gpt.data.corpus.parts import Part, Texts, read_chats, read_texts, reading_part
-from niels_gpt.data.corpus.split_files import Split, Splits, part_rows
+from niels_gpt.data.corpus.parts import Texts, read_chats, read_texts
+from niels_gpt.data.corpus.split_files import SplitPart, Splits
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts
@@ -119,9 +119,7 @@ SPLITS = ("train", "val")
 class PartToEncode:
     """Task of encoding one part: its text and split, the tokenizer's files (name, bytes), and the output store."""
 
-    texts: Store
-    part: Part
-    split: Split
+    part: SplitPart
     tokenizer: tuple[tuple[str, bytes], ...]
     tokens: Store
 
@@ -139,8 +137,7 @@ def encode_part(item: PartToEncode, worker: Worker) -> Record:
     dtype = token_dtype(tokenizer.vocab_size)
     files: list[dict[str, Any]] = []
     counts: dict[str, dict[str, int]] = {}
-    with reading_part(item.texts, item.part) as path:
-        rows = part_rows(item.split, path)
+    with item.part.reading() as (path, rows):
         for split in SPLITS:
             counts[split] = {"documents": 0, "tokens": 0}
             if not len(rows[split]):
@@ -172,7 +169,7 @@ def encode_parts(
     end of a document.
     """
     packed = tuple((file.name, file.read_bytes()) for file in tokenizer_files(tokenizer))
-    items = [PartToEncode(texts.store, part, split, packed, tokens) for part, split in splits.by_part(texts)]
+    items = [PartToEncode(part, packed, tokens) for part in splits.by_part(texts)]
 
     def enough(records: Sequence[Record]) -> bool:
         return all(
@@ -225,9 +222,9 @@ def encode_chats(
 
     def rendered(name: str) -> Iterator[np.ndarray]:
         total, budget = 0, budgets[name]
-        for part, split in splits.by_part(texts):
-            with reading_part(texts.store, part) as path:
-                for batch in read_chats(path, part_rows(split, path)[name]):
+        for part in splits.by_part(texts):
+            with part.reading() as (path, rows):
+                for batch in read_chats(path, rows[name]):
                     for messages in batch:
                         ids = np.array(chat.example(messages), dtype=dtype)
                         total += len(ids)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from niels_gpt.chat_format import chat_key
-from niels_gpt.data.corpus.parts import Part, Texts, holds_chats, read_chats, read_texts, read_wording, reading_part
+from niels_gpt.data.corpus.parts import Texts, holds_chats, read_chats, read_texts, read_wording
 from niels_gpt.data.corpus.sketch import Words, grams, hash_ranges, words_of
-from niels_gpt.data.corpus.split_files import Split, Splits, part_rows
-from niels_gpt.files.store import Store
+from niels_gpt.data.corpus.split_files import SplitPart, Splits
 from niels_gpt.jobs.engine import Engine, Worker
 
 RUN = 13  # words; GPT-3's contamination analysis (Brown et al., 2020) uses 13-grams, too
@@ -25,15 +24,13 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class PartToRead:
-    """Part of a source, the split of its rows, and the file `wanted` with the hashes to look for, ascending.
+    """Part of a source, and the file `wanted` with the hashes to look for, ascending.
 
     `documents`: numbers, within the side, of the documents to read; None reads all.
     """
 
     source: str
-    texts: Store
-    part: Part
-    split: Split
+    part: SplitPart
     wanted: Path
     documents: np.ndarray | None = None
 
@@ -41,16 +38,11 @@ class PartToRead:
     def name(self) -> str:
         return f"{self.source}/{self.part.name}"
 
-    def lookup(self) -> _Lookup:
-        return _Lookup(np.load(self.wanted))
-
 
 def parts_to_read(sources: Mapping[str, tuple[Texts, Splits]], wanted: Path) -> list[PartToRead]:
     """Return all parts of all sources."""
     return [
-        PartToRead(name, texts.store, part, split, wanted)
-        for name, (texts, splits) in sources.items()
-        for part, split in splits.by_part(texts)
+        PartToRead(name, part, wanted) for name, (texts, splits) in sources.items() for part in splits.by_part(texts)
     ]
 
 
@@ -104,14 +96,17 @@ def held_out_runs(item: PartToRead, worker: Worker) -> np.ndarray:
 
 def runs_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
     """Return the indices of the wanted hashes that occur in the part's training rows."""
-    return item.lookup().found_in(runs for _, runs, _ in _runs(item, "train"))
+    lookup = _Lookup(item.wanted)
+    for _, runs, _ in _runs(item, "train"):
+        lookup.find(runs)
+    return lookup.found()
 
 
 def overlap_of_part(item: PartToRead, worker: Worker) -> Overlap:
     """Count the runs of the part's held-out rows, those in training text, and the characters these cover."""
-    lookup, total = item.lookup(), Overlap()
+    lookup, total = _Lookup(item.wanted), Overlap()
     for words, runs, starts in _runs(item, "val"):
-        found = starts[lookup.find(runs)[0]]
+        found = starts[lookup.find(runs)]
         # Difference array: +1 where a run begins, -1 where it ends; its running sum is nonzero inside of runs.
         depth = np.zeros(int(words.ends[-1]) + 1 if len(words.ends) else 1, dtype=np.int32)
         np.add.at(depth, words.begins[found], 1)
@@ -123,9 +118,8 @@ def overlap_of_part(item: PartToRead, worker: Worker) -> Overlap:
 
 def _runs(item: PartToRead, side: str) -> Iterator[tuple[Words, np.ndarray, np.ndarray]]:
     """Yield (words, hashes of their runs, index of each run's first word) of a side's rows, in batches."""
-    with reading_part(item.texts, item.part) as path:
-        rows = part_rows(item.split, path)[side]
-        for texts in read_wording(path, rows) if len(rows) else ():
+    with item.part.reading() as (path, rows):
+        for texts in read_wording(path, rows[side]):
             words = words_of(texts)
             runs, before = grams(words, RUN)
             starts = np.arange(len(runs)) + np.repeat(words.before[:-1] - before[:-1], np.diff(before))
@@ -173,6 +167,7 @@ class Characters:
     owners: np.ndarray
     codes: np.ndarray
     marks: np.ndarray
+    chats: bool
 
     def hashes(self, length: int, *, step: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return (starts, hashes) of the runs of `length` characters that start at every `step`-th character."""
@@ -204,7 +199,7 @@ class Characters:
         return at + left_out[np.searchsorted(self.marks[:, 0], at, side="right")]
 
 
-def compared(texts: list[str], owners: np.ndarray, *, between: str) -> Characters:
+def compared(texts: list[str], owners: np.ndarray, *, between: str, chats: bool) -> Characters:
     """Normalize texts as described above; `owners`: document of each text, `between`: separator of one character."""
     joined = "".join(text + between for text in texts)
     codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
@@ -219,10 +214,10 @@ def compared(texts: list[str], owners: np.ndarray, *, between: str) -> Character
         dropped = np.zeros(len(codes) + 1, dtype=np.int8)
         np.add.at(dropped, ranges, [1, -1])
         codes = codes[np.cumsum(dropped[:-1], dtype=np.int8) == 0]
-    return Characters(texts, firsts, owners, codes, np.stack([ranges[:, 1] - sizes, sizes], axis=1))
+    return Characters(texts, firsts, owners, codes, np.stack([ranges[:, 1] - sizes, sizes], axis=1), chats)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Quotes:
     """Quotes in the held-out documents of a source, and their total number of characters.
 
@@ -231,8 +226,8 @@ class Quotes:
     the concatenated contents of its messages.
     """
 
-    spans: Spans
-    characters: int
+    spans: Spans = field(default_factory=dict)
+    characters: int = 0
 
 
 def find_quotes(engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, scratch: Path) -> dict[str, Quotes]:
@@ -251,13 +246,12 @@ def find_quotes(engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, 
     held_out = [item for item in items if np.isin(seeds[item.name], wanted[shared]).any()]
     windows = distinct(found for _, found in engine.map(held_out_windows, held_out, tick=bool))
     save_shared(windows, window_file, engine.map(windows_in_training, training, tick=bool))
-    spans: dict[str, Spans] = {name: {} for name in sources}
-    total = dict.fromkeys(sources, 0)
+    total = {name: Quotes() for name in sources}
     quoted = [replace(item, wanted=window_file) for item in held_out]
     for item, quotes in engine.map(held_out_quotes, quoted, tick=bool):
-        spans[item.source] |= quotes.spans
-        total[item.source] += quotes.characters
-    return {name: Quotes(dict(sorted(spans[name].items())), total[name]) for name in sources}
+        total[item.source].spans.update(quotes.spans)
+        total[item.source].characters += quotes.characters
+    return total
 
 
 def held_out_seeds(item: PartToRead, worker: Worker) -> np.ndarray:
@@ -267,22 +261,19 @@ def held_out_seeds(item: PartToRead, worker: Worker) -> np.ndarray:
 
 def seeds_in_training(item: PartToRead, worker: Worker) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the wanted seeds found in training rows, and the numbers of the documents with one."""
-    wanted = np.load(item.wanted)
-    lookup, found, documents = _Lookup(wanted), np.zeros(len(wanted), dtype=bool), [_NONE]
+    lookup, documents = _Lookup(item.wanted), [_NONE]
     for characters in _read(item, "train"):
         begins, hashes = characters.hashes(_SEED, step=_STEPS["train"])
-        hit, places = lookup.find(hashes)
-        found[places] = True
-        documents.append(characters.owners_of(begins[hit]))
-    return np.flatnonzero(found), np.unique(np.concatenate(documents))
+        documents.append(characters.owners_of(begins[lookup.find(hashes)]))
+    return lookup.found(), np.unique(np.concatenate(documents))
 
 
 def held_out_windows(item: PartToRead, worker: Worker) -> np.ndarray:
     """Return the distinct hashes of the windows around seeds found in training text: only they may be quotes."""
-    lookup, found = item.lookup(), []
+    lookup, found = _Lookup(item.wanted), []
     for characters in _read(item, "val"):
         begins, seeds = characters.hashes(_SEED, step=_STEPS["val"])
-        begins = begins[lookup.find(seeds)[0]]
+        begins = begins[lookup.find(seeds)]
         _, hashes = characters.hashes(QUOTE)
         found += [hashes[first:last] for first, last in _union(np.maximum(0, begins + _SEED - QUOTE), begins + 1)]
     return distinct(found)
@@ -290,35 +281,35 @@ def held_out_windows(item: PartToRead, worker: Worker) -> np.ndarray:
 
 def windows_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
     """Return the indices of the wanted windows that occur in training rows."""
-    return item.lookup().found_in(characters.hashes(QUOTE)[1] for characters in _read(item, "train"))
+    lookup = _Lookup(item.wanted)
+    for characters in _read(item, "train"):
+        lookup.find(characters.hashes(QUOTE)[1])
+    return lookup.found()
 
 
 def held_out_quotes(item: PartToRead, worker: Worker) -> Quotes:
     """Return the quotes: merged windows that were found, as byte ranges of each document."""
-    lookup, spans, total = item.lookup(), Spans(), 0
-    with reading_part(item.texts, item.part) as path:
-        chats = holds_chats(path)
+    lookup, quotes = _Lookup(item.wanted), Quotes()
     for characters in _read(item, "val"):
         begins, hashes = characters.hashes(QUOTE)
-        begins = begins[lookup.find(hashes)[0]]
+        begins = begins[lookup.find(hashes)]
         for document, start, end, count in characters.spans(*_union(begins, begins + QUOTE).T):
-            key = chat_key(characters.whole(document)) if chats else f"{item.part.name}/{document}"
-            spans.setdefault(key, []).append((start, end))
-            total += count
-    return Quotes({key: sorted({*own}) for key, own in spans.items()}, total)
+            key = chat_key(characters.whole(document)) if characters.chats else f"{item.part.name}/{document}"
+            quotes.spans.setdefault(key, []).append((start, end))
+            quotes.characters += count
+    quotes.spans = {key: sorted({*own}) for key, own in quotes.spans.items()}
+    return quotes
 
 
 def _read(item: PartToRead, side: str) -> Iterator[Characters]:
     """Yield the normalized characters of a side's documents, or of `item.documents`, in batches."""
-    with reading_part(item.texts, item.part) as path:
-        numbers = np.arange(len(rows := part_rows(item.split, path)[side]))
-        if item.documents is not None:
-            rows, numbers = rows[item.documents], item.documents
-        read, done = (read_chats if holds_chats(path) else read_texts), 0
-        for batch in read(path, rows) if len(rows) else ():
+    with item.part.reading() as (path, rows):
+        numbers = np.arange(len(rows[side])) if item.documents is None else item.documents
+        chats, done = holds_chats(path), 0
+        for batch in (read_chats if chats else read_texts)(path, rows[side][numbers]):
             texts = [[message["content"] for message in row] if isinstance(row, list) else [row] for row in batch]
             owners = np.repeat(numbers[done : done + len(texts)], [len(own) for own in texts])
-            yield compared([text for own in texts for text in own], owners, between=_BETWEEN[side])
+            yield compared([text for own in texts for text in own], owners, between=_BETWEEN[side], chats=chats)
             done += len(texts)
 
 
@@ -331,27 +322,26 @@ def _union(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 class _Lookup:
-    """Index of ascending hashes: a bitmap of their high bits rejects most others without a binary search."""
+    """Index of a file of ascending hashes: a bitmap of their high bits rejects most others without a binary search."""
 
-    def __init__(self, hashes: np.ndarray) -> None:
-        self._hashes = hashes
-        bits = min(24, (16 * len(hashes)).bit_length())
+    def __init__(self, file: Path) -> None:
+        self._hashes = np.load(file)
+        self._found = np.zeros(len(self._hashes), dtype=bool)
+        bits = min(24, (16 * len(self._hashes)).bit_length())
         self._shift = np.uint64(64 - bits)
         self._table = np.zeros(1 << bits, dtype=bool)
-        self._table[hashes >> self._shift] = True
+        self._table[self._hashes >> self._shift] = True
 
-    def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (indices of `hashes` that are in the index, their indices in it)."""
+    def find(self, hashes: np.ndarray) -> np.ndarray:
+        """Return the indices of those `hashes` that are in the file."""
         if not len(self._hashes):
-            return _NONE, _NONE
+            return _NONE
         likely = np.flatnonzero(self._table[hashes >> self._shift])
         places = np.minimum(np.searchsorted(self._hashes, hashes[likely]), len(self._hashes) - 1)
         hit = self._hashes[places] == hashes[likely]
-        return likely[hit], places[hit]
+        self._found[places[hit]] = True
+        return likely[hit]
 
-    def found_in(self, batches: Iterable[np.ndarray]) -> np.ndarray:
-        """Return the indices in the index of all hashes that occur in one of the batches."""
-        found = np.zeros(len(self._hashes), dtype=bool)
-        for hashes in batches:
-            found[self.find(hashes)[1]] = True
-        return np.flatnonzero(found)
+    def found(self) -> np.ndarray:
+        """Return the indices in the file of all hashes that `find` has met."""
+        return np.flatnonzero(self._found)

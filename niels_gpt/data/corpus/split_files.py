@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,58 +15,72 @@ from niels_gpt.data.corpus.parts import Part, Texts, read_column, read_keys, rea
 from niels_gpt.data.corpus.split import Bonds, Drawn, split_by_hash
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import Damaged, changed_files, described_by, list_files, name_all, read_meta
+from niels_gpt.files.store import Store
 from niels_gpt.rng import permutation
 
 
 @dataclass(frozen=True)
-class ByHash:
-    """Split by hash, evaluated per row; `moved` lists the rows that duplicates put in "train", "val" or "out"."""
+class SplitPart:
+    """Part of a source, its store, and the split of its rows as in `Splits`; a task for a worker."""
 
-    rule: Drawn
-    moved: dict[str, np.ndarray] = field(default_factory=dict)
+    store: Store
+    part: Part
+    rows: Mapping[str, np.ndarray]
+    rule: Drawn | None
 
+    @property
+    def name(self) -> str:
+        return self.part.name
 
-Split = dict[str, np.ndarray] | ByHash  # {"train": row numbers, "val": row numbers}, or a rule
+    @contextmanager
+    def reading(self) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
+        """Yield (local path of the part, {"train": row numbers within it, "val": row numbers})."""
+        with reading_part(self.store, self.part) as path:
+            yield path, part_rows(path, self.rows, self.rule)
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Split of a source, with rows numbered over all parts, and the content of its split.json (`facts`)."""
+    """Split of a source: the rows of "train" and "val", numbered over all parts, and its split.json (`facts`).
 
-    split: Split
-    facts: dict[str, Any]
+    With a `rule`, rows are split by a hash of their keys, and only those are listed that duplicates put in "train",
+    "val" or "out".
+    """
 
-    def by_part(self, texts: Texts) -> Iterator[tuple[Part, Split]]:
-        """Yield each part with its split, rows numbered within the part."""
-        listed, first = self.split.moved if isinstance(self.split, ByHash) else self.split, 0
+    rows: Mapping[str, np.ndarray]
+    rule: Drawn | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def by_part(self, texts: Texts) -> Iterator[SplitPart]:
+        """Yield the parts in order, each with its own rows."""
+        first = 0
         for part in texts.parts:
-            last = first + part.rows
-            own = {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in listed.items()}
-            yield part, ByHash(self.split.rule, own) if isinstance(self.split, ByHash) else own
-            first = last
+            ends = (first, first + part.rows)
+            own = {side: rows[slice(*np.searchsorted(rows, ends))] - first for side, rows in self.rows.items()}
+            yield SplitPart(texts.store, part, own, self.rule)
+            first += part.rows
 
 
-def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
+def part_rows(path: Path, listed: Mapping[str, np.ndarray], rule: Drawn | None) -> dict[str, np.ndarray]:
     """Return {"train": row numbers, "val": row numbers} of a part; a hash rule is applied to the keys in its file."""
-    if not isinstance(split, ByHash):
-        return split
-    rows = split_by_hash(read_keys(path), split.rule)
-    if any(map(len, split.moved.values())):
-        moved = {side: split.moved.get(side, np.empty(0, dtype=np.int64)) for side in ("train", "val", "out")}
-        # Take the moved rows off the side that the hash gave them, then add them to their own.
-        every = np.concatenate(list(moved.values()))
-        for side, own in rows.items():
-            rows[side] = np.setdiff1d(np.union1d(np.setdiff1d(own, every), moved[side]), moved["out"])
-    return rows
+    if rule is None:
+        return dict(listed)
+    moved = {side: listed.get(side, np.empty(0, dtype=np.int64)) for side in ("train", "val", "out")}
+    every = np.concatenate(list(moved.values()))
+    # Take the moved rows off the side that the hash gave them, then add them to their own.
+    return {
+        side: np.setdiff1d(np.union1d(np.setdiff1d(own, every), moved[side]), moved["out"])
+        for side, own in split_by_hash(read_keys(path), rule).items()
+    }
 
 
 def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
     """Return {"train": ids, "val": ids} of all rows, in order."""
     names: dict[str, list[str]] = {"train": [], "val": []}
-    for part, split in splits.by_part(texts):
-        with reading_part(texts.store, part) as path:
+    for part in splits.by_part(texts):
+        with part.reading() as (path, sides):
             ids = read_column(path, "id")
-            for side, rows in part_rows(split, path).items():
+            for side, rows in sides.items():
                 names[side] += [ids[row] for row in rows.tolist()]
     return names
 
@@ -76,10 +91,8 @@ def read_split(folder: Path, texts: Texts) -> Splits:
     facts = read_checked(path, texts)
     with described_by(path):
         files = [folder / Path(file["path"]).name for file in facts["files"]]
-        rows = {file.stem: np.load(file) for file in files}
-        if facts["by"] == "hash":
-            return Splits(ByHash(Drawn(val_frac=facts["val_frac"], seed=facts["seed"]), rows), facts)
-    return Splits(rows, facts)
+        rule = Drawn(val_frac=facts["val_frac"], seed=facts["seed"]) if facts["by"] == "hash" else None
+    return Splits({file.stem: np.load(file) for file in files}, rule, facts)
 
 
 def read_checked(path: Path, texts: Texts) -> dict[str, Any]:
@@ -129,10 +142,10 @@ def sampled_texts(
     share = min(1.0, sample_bytes / sum(texts.text_bytes for texts, _ in sources.values()))
     for name in sorted(sources):
         texts, splits = sources[name]
-        if isinstance(splits.split, ByHash):
+        if splits.rule is not None:
             chosen = _sampled_parts(texts, splits, share, seed)
         else:
-            rows = splits.split["train"]
+            rows = splits.rows["train"]
             if share < 1:
                 rows = np.sort(rows[permutation(len(rows), seed)[: max(1, int(len(rows) * share))]])
             chosen = texts.by_part(rows)
@@ -151,8 +164,8 @@ def _sampled_parts(texts: Texts, splits: Splits, share: float, seed: int) -> Ite
     # Fraction of these parts' training rows to skip. The keys below have a prefix: with the split's own keys and seed
     # the two choices would be correlated.
     left_out = Drawn(val_frac=max(0.0, 1 - wanted / max(1, size)), seed=seed)
-    for part, split in splits.by_part(texts):
-        if part.name in chosen:
-            with reading_part(texts.store, part) as path:
-                keys, train = read_keys(path), part_rows(split, path)["train"]
+    for own in splits.by_part(texts):
+        if own.name in chosen:
+            with own.reading() as (path, rows):
+                keys, train = read_keys(path), rows["train"]
                 yield path, train[split_by_hash([f"sample {keys[row]}" for row in train], left_out)["train"]]
