@@ -173,10 +173,11 @@ def test_sketches_of_unlike_scale_are_compared_at_the_coarser() -> None:
 
 def test_grams_stay_within_a_text() -> None:
     words = words_of(["a b c d", "b c", "a b c"])
-    hashes, before = grams(words, 3)
+    hashes, starts, before = grams(words, 3)
     assert before.tolist() == [0, 2, 2, 3]
+    assert starts.tolist() == [0, 1, 6]
     assert hashes[0] == hashes[2]
-    short, before = grams(words, 3, short=True)
+    short, _, before = grams(words, 3, short=True)
     assert before.tolist() == [0, 2, 3, 4]
     assert len(set(short.tolist())) == 3
 

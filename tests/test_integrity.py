@@ -77,7 +77,7 @@ def test_rows_and_offsets_that_are_not_those_written_are_refused_by_name(
 
 
 def test_train_and_val_are_read_each_from_its_file(caches: Path) -> None:
-    rows = read_split(Path("cache/split/text/notes"), open_texts(Path("cache/raw/notes"))).split
+    rows = read_split(Path("cache/split/text/notes"), open_texts(Path("cache/raw/notes"))).rows
     assert isinstance(rows, dict)
     assert {split: len(chosen) for split, chosen in rows.items()} == {"train": 9, "val": 3}
     assert sorted(np.concatenate([*rows.values()]).tolist()) == list(range(12))

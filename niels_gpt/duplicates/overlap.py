@@ -107,12 +107,8 @@ def overlap_of_part(item: PartToRead, worker: Worker) -> Overlap:
     lookup, total = _Lookup(item.wanted), Overlap()
     for words, runs, starts in _runs(item, "val"):
         found = starts[lookup.find(runs)]
-        # Difference array: +1 where a run begins, -1 where it ends; its running sum is nonzero inside of runs.
-        depth = np.zeros(int(words.ends[-1]) + 1 if len(words.ends) else 1, dtype=np.int32)
-        np.add.at(depth, words.begins[found], 1)
-        np.add.at(depth, words.ends[found + RUN - 1], -1)
-        covered = int(np.count_nonzero(np.cumsum(depth)))
-        total += Overlap(len(runs), len(found), words.characters, covered)
+        covered = np.diff(_union(words.begins[found], words.ends[found + RUN - 1])).sum()
+        total += Overlap(len(runs), len(found), words.characters, int(covered))
     return total
 
 
@@ -121,8 +117,7 @@ def _runs(item: PartToRead, side: str) -> Iterator[tuple[Words, np.ndarray, np.n
     with item.part.reading() as (path, rows):
         for texts in read_wording(path, rows[side]):
             words = words_of(texts)
-            runs, before = grams(words, RUN)
-            starts = np.arange(len(runs)) + np.repeat(words.before[:-1] - before[:-1], np.diff(before))
+            runs, starts, _ = grams(words, RUN)
             yield words, runs, starts
 
 
@@ -202,18 +197,14 @@ class Characters:
 def compared(texts: list[str], owners: np.ndarray, *, between: str, chats: bool) -> Characters:
     """Normalize texts as described above; `owners`: document of each text, `between`: separator of one character."""
     joined = "".join(text + between for text in texts)
-    codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    marks = [(mark.start() + 1, mark.end()) for mark in _MARK.finditer(joined)] if ">" in joined else []
+    unmarked = _MARK.sub("\n", joined) if marks else joined
+    codes = np.frombuffer(unmarked.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     codes = np.maximum(codes, ord(" "))  # tabs, line ends and the other control characters lie below the space
     codes[codes == _NO_BREAK_SPACE] = ord(" ")
     firsts = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
-    marks = _MARK.finditer(joined) if ">" in joined else ()
-    ranges = np.array([(mark.start() + 1, mark.end()) for mark in marks], dtype=np.int64).reshape(-1, 2)
+    ranges = np.array(marks, dtype=np.int64).reshape(-1, 2)
     sizes = np.cumsum(ranges[:, 1] - ranges[:, 0])
-    if len(ranges):
-        # Difference array: +1 where a marker starts, -1 where it ends; its running sum is 0 outside of markers.
-        dropped = np.zeros(len(codes) + 1, dtype=np.int8)
-        np.add.at(dropped, ranges, [1, -1])
-        codes = codes[np.cumsum(dropped[:-1], dtype=np.int8) == 0]
     return Characters(texts, firsts, owners, codes, np.stack([ranges[:, 1] - sizes, sizes], axis=1), chats)
 
 

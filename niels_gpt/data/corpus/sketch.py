@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -66,7 +66,7 @@ class Sketches:
 def sketch_texts(texts: Sequence[str]) -> Sketches:
     """Return the sketches of the texts."""
     words = words_of(texts)
-    shingles, before = grams(words, SHINGLE, short=True)
+    shingles, _, before = grams(words, SHINGLE, short=True)
     scales, kept = [], []
     for first, last in pairwise(before.tolist()):
         own = shingles[first:last]
@@ -117,10 +117,10 @@ def words_of(texts: Sequence[str]) -> Words:
     return Words(hashes, where, inside[last] + 1, before, characters=sum(map(len, folded)))
 
 
-def grams(words: Words, n: int, *, short: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Return (hashes of all n-grams of words, number of n-grams before each text); no n-gram crosses two texts.
+def grams(words: Words, n: int, *, short: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (hashes of all n-grams of words, index of each one's first word, number of n-grams before each text).
 
-    With `short`, a text of 1 to n - 1 words has one n-gram, made of all its words.
+    No n-gram crosses two texts. With `short`, a text of 1 to n - 1 words has one n-gram, made of all its words.
     """
     count = np.diff(words.before)
     many = np.maximum(count - n + 1, ((count > 0) & short).astype(np.int64))
@@ -128,23 +128,19 @@ def grams(words: Words, n: int, *, short: bool = False) -> tuple[np.ndarray, np.
     starts = np.arange(before[-1]) + np.repeat(words.before[:-1] - before[:-1], many)
     padded = np.append(words.hashes, np.zeros(n, dtype=np.uint64))
     # Horner's rule for the n-grams at all words at once; `starts` then selects those within one text.
-    rolled = padded[: len(words.hashes)].copy()
-    for step in range(1, n):
-        rolled = rolled * _NEXT + padded[step : step + len(words.hashes)]
-    found = rolled[starts]
-    for text in np.flatnonzero((count > 0) & (count < n)) if short else ():
-        value = np.uint64(0)
-        for word in words.hashes[words.before[text] : words.before[text + 1]]:
-            value = np.uint64((int(value) * int(_NEXT) + int(word)) % 2**64)
-        found[before[text]] = value
-    return _mixed(found), before
+    rolled = words.hashes
+    for size in range(1, n):
+        whole = words.before[:-1][(count > 0) & (count <= size)]  # first words of short texts, which are hashed by now
+        kept, rolled = rolled[whole], rolled * _NEXT + padded[size : size + len(rolled)]
+        rolled[whole] = kept
+    return _mixed(rolled[starts]), starts, before
 
 
 def hash_ranges(codes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Return a 64-bit hash of each codes[begin:end]; equal content has equal hashes at any position."""
     # Polynomial hash c0 + c1 B + c2 B^2 ... mod 2^64 of all ranges at once: differences of prefix sums of c_i B^i,
     # divided by B^begin.
-    powers, inverses = _powers(len(codes))
+    powers, inverses = _powers(max(1 << 16, 1 << len(codes).bit_length()))  # few sizes, so that tables are reused
     sums = np.zeros(len(codes) + 1, dtype=np.uint64)
     np.cumsum(codes * powers[: len(codes)], out=sums[1:])
     return _mixed((sums[ends] - sums[begins]) * inverses[begins])
@@ -158,7 +154,7 @@ def _digests(parts: Iterable[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(hashlib.blake2b(part, digest_size=8).digest() for part in parts), dtype="<u8")
 
 
-@lru_cache(maxsize=1)
+@cache
 def _kinds() -> np.ndarray:
     """Return the class of each code point below 2^16: `_NEITHER`, `_IN_A_WORD` or `_A_WORD`."""
     kinds = np.fromiter((chr(code).isalnum() or code == ord("_") for code in range(1 << 16)), np.uint8, count=1 << 16)
@@ -167,15 +163,10 @@ def _kinds() -> np.ndarray:
     return kinds
 
 
-_tables: list[np.ndarray] = []
-
-
-def _powers(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return tables of B^i and B^-i mod 2^64 for i from 0 to at least n; they are kept and grow on demand."""
-    if not _tables or len(_tables[0]) < n + 1:
-        inverse = np.uint64(pow(int(_BASE), -1, 2**64))
-        size = max(1 << 16, 1 << n.bit_length())
-        factors = np.full((2, size), [[_BASE], [inverse]], dtype=np.uint64)
-        factors[:, 0] = 1
-        _tables[:] = np.cumprod(factors, axis=1, dtype=np.uint64)
-    return _tables[0], _tables[1]
+@lru_cache(maxsize=2)
+def _powers(size: int) -> np.ndarray:
+    """Return a table of B^i and B^-i mod 2^64 for i below `size`, (2, size)."""
+    inverse = np.uint64(pow(int(_BASE), -1, 2**64))
+    factors = np.full((2, size), [[_BASE], [inverse]], dtype=np.uint64)
+    factors[:, 0] = 1
+    return np.cumprod(factors, axis=1, dtype=np.uint64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -84,14 +84,13 @@ def split_source(
     return train, val
 
 
-def joined_units(units: Sequence[Hashable], joined: np.ndarray) -> list[Hashable]:
-    """Return the unit of each row after merging the units of every pair of rows in `joined`, `(n, 2)`."""
-    names = list(units)
-    codes = {unit: code for code, unit in enumerate(dict.fromkeys(names))}
-    ids, roots = components(np.array([[codes[names[row]] for row in pair] for pair in joined.tolist()]).reshape(-1, 2))
-    distinct = list(codes)
-    one = {distinct[code]: distinct[root] for code, root in zip(ids.tolist(), roots.tolist(), strict=True)}
-    return [one.get(name, name) for name in names] if one else names
+def joined_units(units: Iterable[Hashable], joined: np.ndarray) -> list[int]:
+    """Return each row's unit, by the number of its first row, after merging those of the pairs in `joined`, (n, 2)."""
+    first: dict[Hashable, int] = {}
+    numbers = np.array([first.setdefault(unit, row) for row, unit in enumerate(units)], dtype=np.int64)
+    ids, roots = components(numbers[joined])
+    merged = dict(zip(ids.tolist(), roots.tolist(), strict=True))
+    return [merged.get(number, number) for number in numbers.tolist()]
 
 
 def components(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
