@@ -6,6 +6,7 @@ its end can crash the interpreter at exit. Measurements are given beside the cod
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import re
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import count, islice
@@ -27,7 +29,7 @@ from niels_gpt.data.types import PATIENCE_S
 
 ATTEMPTS = 4  # of a call or stream, with pauses of 1, 2 and 4 s between them
 _CHUNK_ROWS = 64  # rows per item of the prefetch queue
-_QUIET_S = 0.5  # seconds without reads until Arrow counts as idle; see `count_reads`
+_QUIET_S = 0.5  # seconds without reads until Arrow counts as idle; see `outlast_reads`
 _TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}  # HTTP statuses worth a retry
 _BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text", ".csv": "csv"}
 
@@ -54,7 +56,7 @@ def load_dataset(path: str, name: str | None = None, *, files: Sequence[str] | N
     import datasets
 
     datasets.config.USE_PARQUET_EXPORT = False
-    # To avoid a hang at exit the library sleeps 5 s after every shuffled stream; `_Reader.stop` replaces that.
+    # To avoid a hang at exit the library sleeps 5 s after every shuffled stream; `outlast_reads` replaces that.
     datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
     if "torch" not in sys.modules:  # else the first stream imports it (2 s, 180 MB), only to query worker info
         datasets.config.TORCH_AVAILABLE = False
@@ -76,7 +78,7 @@ def load_dataset(path: str, name: str | None = None, *, files: Sequence[str] | N
     else:
         check_reachable(path)
     if options.get("streaming"):
-        count_reads()
+        outlast_reads()
     return retried(lambda: datasets.load_dataset(path, name, **options), path=source, name=config)
 
 
@@ -116,18 +118,16 @@ def stream_rows(
     without data. The thread prefetches, but never past `take`.
     """
     given = 0
+    what = _title(path, name)
     for attempt in count():
-        reader = _Reader(open_rows, skip=given, take=take)
         try:
-            for chunk in reader.chunks(patience_s=patience_s, what=_title(path, name)):
+            for chunk in _read_ahead(open_rows, skip=given, take=take, patience_s=patience_s, what=what):
                 for row in chunk:
                     given += 1
                     yield row
             return
         except Exception as error:
             _wait_or_give_up(error, attempt, path=path, name=name)
-        finally:
-            reader.stop()
 
 
 def retried(call: Callable[[], Any], *, path: str, name: str | None = None, what: str = "dataset") -> Any:
@@ -273,61 +273,41 @@ def explain(error: BaseException, *, path: str, name: str | None = None, what: s
     return f"{where}: {type(error).__name__}: {text[:300]}"
 
 
-class _Reader:
-    """Prefetcher: opens a stream once and reads it ahead on its own thread."""
+def _read_ahead(
+    open_rows: Callable[[], Iterable[Any]], *, skip: int, take: int | None, patience_s: float, what: str
+) -> Iterator[list[Any]]:
+    """Yield lists of the rows `skip` to `take`, read on a thread; raise a HubError after `patience_s` s of nothing."""
+    items: queue.Queue[list[Any] | BaseException] = queue.Queue(maxsize=8)
+    stopped = threading.Event()
 
-    def __init__(self, open_rows: Callable[[], Iterable[Any]], *, skip: int, take: int | None) -> None:
-        self._open_rows, self._skip, self._take = open_rows, skip, take
-        self._queue: queue.Queue[list[Any] | BaseException] = queue.Queue(maxsize=8)
-        self._stopped, self._exhausted = threading.Event(), False
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def chunks(self, *, patience_s: float, what: str) -> Iterator[list[Any]]:
-        """Yield lists of rows; raise what broke off the reading, or a HubError after `patience_s` seconds."""
-        try:
-            while item := self._queue.get(timeout=patience_s):  # an empty list is the end
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        except queue.Empty:
-            remedy = "check the network and try again, or read a copy in a folder"
-            raise HubError(f"{what}: nothing came for {patience_s:g} s: {remedy}") from None
-
-    def stop(self) -> None:
-        """Stop reading; if the stream has not ended, wait (10 s at most) until Arrow's threads are idle."""
-        self._stopped.set()
-        self._thread.join(timeout=2.0)
-        if self._exhausted or not count_reads.cache_info().currsize:
-            return
-        deadline, quiet_since = time.monotonic() + 10.0, time.monotonic()
-        while time.monotonic() < deadline and time.monotonic() - quiet_since < _QUIET_S:
-            time.sleep(0.02)
-            if _reads_in_flight:
-                quiet_since = time.monotonic()
-
-    def _read(self) -> None:
-        try:
-            rows = islice(_iterate(self._open_rows()), self._skip, self._take)
-            read = self._skip
-            while chunk := list(islice(rows, _CHUNK_ROWS)):
-                read += len(chunk)
-                self._put(chunk)
-                if self._stopped.is_set():
-                    return
-            # If `take` ended the loop, the stream may have more rows, which Arrow may be fetching.
-            self._exhausted = self._take is None or read < self._take
-            self._put([])
-        except BaseException as error:
-            self._put(error)
-
-    def _put(self, item: list[Any] | BaseException) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put(item, timeout=0.1)
+    def put(item: list[Any] | BaseException) -> None:
+        while not stopped.is_set():
+            with suppress(queue.Full):
+                items.put(item, timeout=0.1)
                 return
-            except queue.Full:
-                continue
+
+    def read() -> None:
+        try:
+            rows = islice(_iterate(open_rows()), skip, take)
+            while (chunk := list(islice(rows, _CHUNK_ROWS))) and not stopped.is_set():
+                put(chunk)
+            put([])  # the end
+        except BaseException as error:
+            put(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        while item := items.get(timeout=patience_s):
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    except queue.Empty:
+        remedy = "check the network and try again, or read a copy in a folder"
+        raise HubError(f"{what}: nothing came for {patience_s:g} s: {remedy}") from None
+    finally:
+        stopped.set()
+        thread.join(timeout=2.0)
 
 
 def _iterate(rows: Iterable[Any]) -> Iterator[Any]:
@@ -339,12 +319,9 @@ def _iterate(rows: Iterable[Any]) -> Iterator[Any]:
         yield from batch.to_pylist()
 
 
-_reads_in_flight: list[None] = []  # one entry each: appending and popping are atomic
-
-
 @cache
-def count_reads() -> None:
-    """Patch the hub's file class, once, to track the reads that Arrow's threads have in flight (apache/arrow 45214).
+def outlast_reads() -> None:
+    """Have the interpreter wait at exit, 10 s at most, until Arrow's threads are idle (apache/arrow 45214).
 
     An interpreter that exits while those threads work crashes or hangs. With 150 ms of latency this happened to 12 of
     12 processes that left a stream early, to 3 of 4 that waited for the reads to end, and to none that then waited
@@ -353,15 +330,25 @@ def count_reads() -> None:
     from huggingface_hub.hf_file_system import HfFileSystemFile
 
     read = HfFileSystemFile.read
+    in_flight: list[None] = []  # an entry for each read: appending and popping are atomic
+    last_end = 0.0
 
     def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _reads_in_flight.append(None)
+        nonlocal last_end
+        in_flight.append(None)
         try:
             return read(self, *args, **kwargs)
         finally:
-            _reads_in_flight.pop()
+            last_end = time.monotonic()
+            in_flight.pop()
+
+    def wait() -> None:
+        deadline = time.monotonic() + 10.0
+        while (in_flight or time.monotonic() < last_end + _QUIET_S) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     HfFileSystemFile.read = counted  # type: ignore[method-assign]
+    atexit.register(wait)
 
 
 def _title(path: str, name: str | None, what: str = "dataset") -> str:
