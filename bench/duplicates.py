@@ -50,7 +50,7 @@ def measure(documents: int) -> str:
         making = time.process_time() - start
         before, start = peak_mib(), time.process_time()
         hashes = made * BATCH * HASHES
-        pairs = find_pairs([(0, synthetic(documents))], near=0.5, hashes=hashes, scratch=Path(folder, "scratch"))
+        pairs = find_pairs([synthetic(documents)], near=0.5, hashes=hashes, scratch=Path(folder, "scratch"))
         seconds = time.process_time() - start - making
     twins = documents // TWINS - BATCH // TWINS
     return (

@@ -68,11 +68,7 @@ def sketches_of(*texts: str) -> list[tuple[int, int, int, np.ndarray]]:
 
 
 def pairs_among(folder: Path, *sources: Sequence[str], near: float | None = 0.5, hashes: int = 1) -> Pairs:
-    firsts = np.cumsum([0, *map(len, sources)]).tolist()
-    batches = [
-        (first, [sketch_texts(some) for some in (texts[:7], texts[7:]) if some])
-        for first, texts in zip(firsts, sources, strict=False)
-    ]
+    batches = [[sketch_texts(some) for some in (texts[:7], texts[7:]) if some] for texts in sources]
     return find_pairs(batches, near=near, hashes=hashes, scratch=folder / "scratch")
 
 

@@ -110,7 +110,7 @@ def test_every_kind_reads_every_encoding(tmp_path: Path, kind: str, encoding: st
         (tmp_path / "a.jsonl").write_bytes((json.dumps(row, ensure_ascii=False) + "\n").encode(encoding))
         if kind == "chat":
             (chat,) = iter_own_chats(path)
-            assert chat.messages[0].content == text
+            assert chat.messages[0]["content"] == text
             return
         (sample,) = iter_text(path)
     assert sample.text == text
@@ -148,7 +148,7 @@ def test_chats_of_ones_own(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
     (tmp_path / "mine.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
     (chat,) = iter_own_chats(str(tmp_path))
-    assert [vars(message) for message in chat.messages] == messages
+    assert chat.messages == messages
     for row, sentence in (
         ({"text": "x"}, "messages"),
         ({"messages": [{"role": "bot", "content": "x"}]}, "a role of system, user, assistant"),

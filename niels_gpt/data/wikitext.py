@@ -60,10 +60,7 @@ def iter_wikitext(
     streaming: bool = False,
 ) -> Iterator[PretrainSample]:
     """Yield the first `take` non-blank lines of a split as samples; `path` is a folder or another hub id."""
-    options: dict[str, Any] = {"revision": revision} if revision else {}
-    if streaming:
-        options["streaming"] = True
-    rows = _open(path, config, split=_HUB_SPLITS.get(split, split), **options)
+    rows = _open(path, config, split=_HUB_SPLITS.get(split, split), revision=revision, streaming=streaming)
     place = path or "wikitext"
 
     def samples() -> Iterator[PretrainSample]:

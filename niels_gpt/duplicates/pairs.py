@@ -52,13 +52,11 @@ class Pairs:
     copies: np.ndarray  # (n, 2), the first document with that text, and a later one
 
 
-def find_pairs(
-    sources: Iterable[tuple[int, Iterable[Sketches]]], *, near: float | None, hashes: int, scratch: Path
-) -> Pairs:
-    """Return the near duplicates and copies among documents numbered over all sources.
+def find_pairs(sources: Iterable[Iterable[Sketches]], *, near: float | None, hashes: int, scratch: Path) -> Pairs:
+    """Return the near duplicates and copies among documents numbered over all sources, in the order of their sketches.
 
-    `sources`: (number of its first document, its sketches) of each source, in order. `near`: the least containment;
-    None looks for copies only. `hashes`: approximate number of hashes in all, which sets the number of buckets.
+    `near`: the least containment; None looks for copies only. `hashes`: approximate number of hashes in all, which sets
+    the number of buckets.
     """
     scratch.mkdir(parents=True)
     shingles, words, texts = (
@@ -67,9 +65,10 @@ def find_pairs(
     sizes: list[np.ndarray] = [np.zeros(1, dtype=np.int64)]
     scales: list[np.ndarray] = []
     with (scratch / "hashes").open("w+b") as kept:
-        for first, batches in sources:
+        number = 0
+        for batches in sources:
             # Copies count within a source only: its own constant, XORed in, makes equal texts of two sources differ.
-            number, own = first, np.uint64(first * int(_SPREAD) % 2**64)
+            own = np.uint64(number * int(_SPREAD) % 2**64)
             for batch in batches:
                 documents = np.arange(number, number + len(batch.scale), dtype=np.uint32)
                 number += len(documents)

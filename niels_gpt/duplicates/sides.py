@@ -65,8 +65,7 @@ class _Rows:
 def pairs_of(sources: Sequence[SplitSource], *, near: float | None, scratch: Path) -> Pairs:
     """Return the near duplicates and copies among the documents of all sources; `near`: the least containment."""
     hashes = sum(source.texts.text_bytes for source in sources) // _BYTES_PER_HASH
-    batches = ((source.first, read_sketches(source.texts)) for source in sources)
-    return find_pairs(batches, near=near, hashes=hashes, scratch=scratch)
+    return find_pairs((read_sketches(source.texts) for source in sources), near=near, hashes=hashes, scratch=scratch)
 
 
 def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dict[str, tuple[Bonds, Counts]]:

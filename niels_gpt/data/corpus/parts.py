@@ -70,27 +70,29 @@ def write_rows(
     `tick` is called with the text bytes of each row.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    count = total_bytes = group_bytes = 0
-    group: list[Document | Chat] = []
+    names = schema.names[: -len(_SKETCH)]
+    count = total_bytes = 0
     with pq.ParquetWriter(path, schema, **PARQUET) as writer:
-
-        def flush() -> None:
-            names = schema.names[: -len(_SKETCH)]
+        for group, size in _row_groups(rows, tick):
             arrays = [_COLUMNS.get(name, text_array)([getattr(row, name) for row in group]) for name in names]
             writer.write_table(pa.Table.from_arrays([*arrays, *_sketch_columns(group)], schema=schema))
-            group.clear()
-
-        for row in rows:
-            size = row.bytes()
-            count, total_bytes, group_bytes = count + 1, total_bytes + size, group_bytes + size
-            group.append(row)
-            tick(size)
-            if group_bytes >= _GROUP_BYTES or len(group) >= _GROUP_ROWS:
-                flush()
-                group_bytes = 0
-        if group:
-            flush()
+            count, total_bytes = count + len(group), total_bytes + size
     return count, total_bytes
+
+
+def _row_groups(rows: Iterable[Any], tick: Callable[[int], object]) -> Iterator[tuple[list[Any], int]]:
+    """Yield (rows, UTF-8 bytes of their text) of each row group."""
+    group, total = [], 0
+    for row in rows:
+        group.append(row)
+        size = row.bytes()
+        total += size
+        tick(size)
+        if total >= _GROUP_BYTES or len(group) >= _GROUP_ROWS:
+            yield group, total
+            group, total = [], 0
+    if group:
+        yield group, total
 
 
 def _sketch_columns(rows: Sequence[Document | Chat]) -> list[pa.Array]:
