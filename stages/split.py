@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from niels_gpt.data.corpus.parts import open_texts
-from niels_gpt.data.corpus.split import Drawn, split_source
-from niels_gpt.data.corpus.split_files import read_bonds
+from niels_gpt.data.corpus.split import Drawn
+from niels_gpt.data.corpus.split_files import read_bonds, split_source
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import list_files
 from niels_gpt.files.messages import plural
@@ -30,14 +30,8 @@ def main(stage: Stage) -> None:
         listed = {side: rows for side, rows in listed.items() if len(rows)}
         told += f", but for {sum(map(len, listed.values())):,} that others decide" if listed else ""
     else:
-        train, val = split_source(
-            rule.by,
-            None if rule.by == "given" else Drawn(val_frac=rule.val_frac, seed=rule.seed),
-            bonds,
-            rows=texts.rows,
-            splits=lambda: texts.column("split"),
-            keys=lambda: list(texts.keys()),
-        )
+        drawn = None if rule.by == "given" else Drawn(val_frac=rule.val_frac, seed=rule.seed)
+        train, val = split_source(texts, rule.by, drawn, bonds)
         if not train or not val:
             alike = "; too many repeat each other (`niels-gpt inspect duplicates`; or set duplicates.near: null)"
             bound = any(map(len, (bonds.joined, bonds.train, bonds.val, bonds.out)))

@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from niels_gpt.cli.app import app
 from niels_gpt.cli.inspect import side_by_side
 from niels_gpt.data.corpus.parts import open_texts, transcript
 from niels_gpt.data.corpus.sketch import containment, grams, sketch_texts, words_of
-from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash, split_groups, split_rows, split_source
-from niels_gpt.data.corpus.split_files import read_bonds
+from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash, split_groups, split_rows
+from niels_gpt.data.corpus.split_files import read_bonds, split_source
 from niels_gpt.data.types import Document
 from niels_gpt.duplicates.pairs import Pairs, find_pairs
 from niels_gpt.pipeline.results import read_metrics
@@ -193,10 +194,15 @@ def test_everything_that_is_joined_has_one_name() -> None:
     assert dict(zip(ids.tolist(), first.tolist(), strict=True)) == {n: min(names[n]) for n in sorted(names)}
 
 
-def split_listed(by: Any, bonds: Bonds, **columns: Any) -> tuple[list[int], list[int]]:
+# 20 rows as a source has them: their own splits, and trees of three.
+TWENTY: Any = SimpleNamespace(
+    rows=20, column=lambda name: ["train", "val"] * 10, keys=lambda: [str(i // 3) for i in range(20)]
+)
+
+
+def split_listed(by: Any, bonds: Bonds) -> tuple[list[int], list[int]]:
     rule = None if by == "given" else Drawn(val_frac=0.3, seed=5)
-    told = {"rows": 20, "splits": lambda: ["train", "val"] * 10, "keys": lambda: [str(i // 3) for i in range(20)]}
-    return split_source(by, rule, bonds, **{**told, **columns})
+    return split_source(TWENTY, by, rule, bonds)
 
 
 def test_without_duplicates_a_split_is_what_it_was() -> None:
@@ -209,11 +215,10 @@ def test_a_cluster_is_one_unit_and_a_tree_with_it() -> None:
     joined = Bonds(joined=np.array([[0, 7], [0, 19], [3, 4]]))
     for seed in range(20):
         rule = Drawn(val_frac=0.3, seed=seed)
-        _, val = split_source("document", rule, joined, rows=20, splits=list, keys=list)
+        _, val = split_source(TWENTY, "document", rule, joined)
         assert len({0, 7, 19} & set(val)) in (0, 3)
         assert len({3, 4} & set(val)) in (0, 2)
-        keys = [str(i // 3) for i in range(20)]
-        _, val = split_source("tree", rule, joined, rows=20, splits=list, keys=lambda keys=keys: keys)
+        _, val = split_source(TWENTY, "tree", rule, joined)
         assert len({0, 1, 2, 6, 7, 8, 18, 19} & set(val)) in (0, 8)
         assert val
 

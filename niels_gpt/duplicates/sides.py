@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 
 from niels_gpt.data.corpus.parts import Texts, read_column, read_keys
-from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash, split_source
+from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash
+from niels_gpt.data.corpus.split_files import split_source
 from niels_gpt.duplicates.pairs import Pairs, find_pairs, read_sketches
 
 # Estimate, between short texts (one hash a word, 6 bytes) and long ones (one hash in 8 words).
@@ -136,8 +137,7 @@ def _joined(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str]
     decided = np.array([sides.get(group, "") for group in groups.tolist()], dtype=object)
     bonds = Bonds(joined, *(numbers[decided == side] for side in ("train", "val")))
     if (decided == "").any():
-        texts = source.texts
-        _, val = split_source(source.by, rule, bonds, rows=texts.rows, splits=list, keys=lambda: list(texts.keys()))
+        _, val = split_source(source.texts, source.by, rule, bonds)
         for group, held_out in zip(groups.tolist(), np.isin(numbers, val).tolist(), strict=True):
             sides.setdefault(group, "val" if held_out else "train")
     return bonds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -50,38 +50,6 @@ class Bonds:
     train: np.ndarray = field(default_factory=_no_rows)
     val: np.ndarray = field(default_factory=_no_rows)
     out: np.ndarray = field(default_factory=_no_rows)
-
-
-def split_source(
-    by: Literal["given", "document", "tree"],
-    rule: Drawn | None,
-    bonds: Bonds,
-    *,
-    rows: int,
-    splits: Callable[[], Sequence[str | None]],
-    keys: Callable[[], Sequence[str]],
-) -> tuple[list[int], list[int]]:
-    """Return the (train, val) row numbers of a source; sources split by hash use `split_by_hash` instead.
-
-    `rule` is None if the source has its own split. `splits` (each row's own split) and `keys` (each row's tree) are
-    called only if the rule needs them, since they read all parts.
-    """
-    if rule is None:
-        given = splits()  # rows with another value or None are on neither side
-        train, val = ([row for row, own in enumerate(given) if own == side] for side in ("train", "val"))
-    else:
-        units = joined_units(keys() if by == "tree" else range(rows), bonds.joined)
-        train, val = split_groups(units, val_frac=rule.val_frac, seed=rule.seed)
-        # A row that is fixed to a side takes its whole unit along.
-        sides = {units[row]: side for side in ("train", "val") for row in getattr(bonds, side).tolist()}
-        if sides:
-            drawn = set(val)
-            held_out = [sides.get(unit, "val" if row in drawn else "train") == "val" for row, unit in enumerate(units)]
-            train, val = ([row for row in range(rows) if held_out[row] is side] for side in (False, True))
-    if len(bonds.out):
-        left_out = set(bonds.out.tolist())
-        train, val = ([row for row in side if row not in left_out] for side in (train, val))
-    return train, val
 
 
 def joined_units(units: Iterable[Hashable], joined: np.ndarray) -> list[int]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from niels_gpt.data.corpus.parts import Part, Texts, read_column, read_keys, read_texts, reading_part
-from niels_gpt.data.corpus.split import Bonds, Drawn, split_by_hash
+from niels_gpt.data.corpus.split import Bonds, Drawn, joined_units, split_by_hash, split_groups
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import Damaged, changed_files, described_by, list_files, name_all, read_meta
 from niels_gpt.files.store import Store
@@ -83,6 +83,26 @@ def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
             for side, rows in sides.items():
                 names[side] += [ids[row] for row in rows.tolist()]
     return names
+
+
+def split_source(
+    texts: Texts, by: Literal["given", "document", "tree"], rule: Drawn | None, bonds: Bonds
+) -> tuple[list[int], list[int]]:
+    """Return the (train, val) row numbers of a source that is not split by hash; `rule` is None if it is `given`."""
+    if rule is None:
+        given = texts.column("split")  # rows with another value or None are on neither side
+        train, val = ([row for row, own in enumerate(given) if own == side] for side in ("train", "val"))
+    else:
+        units = joined_units(texts.keys() if by == "tree" else range(texts.rows), bonds.joined)
+        train, val = split_groups(units, val_frac=rule.val_frac, seed=rule.seed)
+        # A row that is fixed to a side takes its whole unit along.
+        sides = {units[row]: side for side in ("train", "val") for row in getattr(bonds, side).tolist()}
+        if sides:
+            drawn = set(val)
+            held_out = [sides.get(unit, "val" if row in drawn else "train") == "val" for row, unit in enumerate(units)]
+            train, val = ([row for row, own in enumerate(held_out) if own is side] for side in (False, True))
+    left_out = set(bonds.out.tolist())
+    return [row for row in train if row not in left_out], [row for row in val if row not in left_out]
 
 
 def read_split(folder: Path, texts: Texts) -> Splits:
