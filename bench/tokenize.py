@@ -21,7 +21,7 @@ import sentencepiece
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.token_parts import encode_documents
-from niels_gpt.data.corpus.parts import DOCUMENT_SCHEMA, read_texts, write_rows
+from niels_gpt.data.corpus.parts import DOCUMENT_SCHEMA, read_contents, write_rows
 from niels_gpt.data.types import Document
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
@@ -43,7 +43,7 @@ def texts(megabytes: float) -> Iterator[str]:
 
 def tokenize(tokenizer: SentencePieceTokenizer, folder: Path, rows: int) -> int:
     """Tokenize as the stage does: parquet in, token file out."""
-    stream = (text for batch in read_texts(folder / PART, np.arange(rows)) for text in batch)
+    stream = (text for batch in read_contents(folder / PART, np.arange(rows)) for text in batch)
     return write_token_file(folder / "t.bin", folder / "i.npy", encode_documents(tokenizer, stream))[1]
 
 

@@ -21,7 +21,7 @@ from niels_gpt.data.corpus.parts import (
     manifest_of,
     open_texts,
     read_column,
-    read_texts,
+    read_contents,
     reading_part,
     write_rows,
 )
@@ -167,7 +167,7 @@ def texts(folder: Path) -> list[str]:
 
 
 def texts_of(file: Path) -> list[str]:
-    return [text for group in read_texts(file, np.arange(len(read_column(file, "id")))) for text in group]
+    return [text for group in read_contents(file, np.arange(len(read_column(file, "id")))) for text in group]
 
 
 @contextmanager

@@ -34,8 +34,8 @@ from niels_gpt.data.corpus.parts import (
     messages_array,
     number_array,
     read_column,
+    read_contents,
     read_keys,
-    read_texts,
     text_array,
     write_rows,
 )
@@ -261,13 +261,13 @@ def test_a_row_group_ends_with_its_last_row_or_byte_and_any_rows_are_read_back(
     assert read_keys(path) == [row.id for row in rows]
     for step in (1, 3, count - 1):
         chosen = np.arange(step - 1, count, step)
-        assert [text for texts in read_texts(path, chosen) for text in texts] == [rows[i].text for i in chosen]
-    assert list(read_texts(path, np.arange(0))) == []
+        assert [text for texts in read_contents(path, chosen) for text in texts] == [rows[i].text for i in chosen]
+    assert list(read_contents(path, np.arange(0))) == []
     flipped = bytearray(path.read_bytes())
     flipped[column.data_page_offset + column.total_compressed_size - 2] ^= 16  # in the text column
     path.write_bytes(flipped)
     with pytest.raises(Damaged, match="is damaged"):
-        list(read_texts(path, np.arange(count)))
+        list(read_contents(path, np.arange(count)))
 
 
 # Splits

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.chat_format import parse_chat
-from niels_gpt.data.corpus.parts import open_texts, read_chats, read_texts
+from niels_gpt.data.corpus.parts import open_texts, read_contents
 from niels_gpt.data.corpus.split_files import read_split
 from niels_gpt.data.dialogues import Settings, chats
 from niels_gpt.data.primer import DIALOGUE_DELIM
@@ -83,9 +83,9 @@ def halves(name: str, params: Params) -> dict[str, set[str]]:
         with part.reading() as (path, sides):
             for half, rows in sides.items():
                 if name in params.chats:
-                    found[half] |= {transcript(messages) for group in read_chats(path, rows) for messages in group}
+                    found[half] |= {transcript(messages) for group in read_contents(path, rows) for messages in group}
                 else:
-                    found[half] |= {text for group in read_texts(path, rows) for text in group}
+                    found[half] |= {text for group in read_contents(path, rows) for text in group}
     return found
 
 

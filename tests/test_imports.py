@@ -53,12 +53,12 @@ def test_texts_are_written_sketched_and_read_without_pandas(tmp_path: Path) -> N
 import sys
 from pathlib import Path
 import numpy as np
-from niels_gpt.data.corpus.parts import CHAT_SCHEMA, DOCUMENT_SCHEMA, read_texts, write_rows
+from niels_gpt.data.corpus.parts import CHAT_SCHEMA, DOCUMENT_SCHEMA, read_contents, write_rows
 from niels_gpt.data.types import Chat, Document
 path = Path(sys.argv[1])
 write_rows(path, CHAT_SCHEMA, [Chat(id="1", messages=[{"role": "user", "content": "why"}])])
 write_rows(path, DOCUMENT_SCHEMA, [Document(id=str(i), text=f"text {i}") for i in range(5)])
-print(*read_texts(path, np.array([1, 4])))
+print(*read_contents(path, np.array([1, 4])))
 sys.exit("pandas" in sys.modules)
 """
     done = run_fresh_python(code, str(tmp_path / "part.parquet"))

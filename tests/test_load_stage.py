@@ -16,9 +16,8 @@ from niels_gpt.data.corpus.parts import (
     CHAT_SCHEMA,
     DOCUMENT_SCHEMA,
     open_texts,
-    read_chats,
     read_column,
-    read_texts,
+    read_contents,
     write_rows,
 )
 from niels_gpt.data.types import Chat, Document
@@ -76,7 +75,7 @@ def test_the_tail_of_every_document_is_held_out_and_the_head_is_trained_on(check
 
     def chosen(name: str) -> list[str]:
         file, numbers = raw / "part-00000.parquet", np.load(rows / f"{name}.npy")
-        return [text for group in read_texts(file, numbers) for text in group]
+        return [text for group in read_contents(file, numbers) for text in group]
 
     assert chosen("train") == [f"{i}" * 80 for i in range(3)]
     assert chosen("val") == ["x" * 20] * 3
@@ -136,7 +135,7 @@ def test_rows_come_back_as_they_were_chosen_across_groups(tmp_path: Path) -> Non
     assert write_rows(file, DOCUMENT_SCHEMA, documents)[0] == 100
     assert pq.ParquetFile(file).num_row_groups > 2
     rows = np.array([0, 41, 42, 43, 83, 84, 99])
-    assert [text[99_999:] for group in read_texts(file, rows) for text in group] == [str(row) for row in rows]
+    assert [text[99_999:] for group in read_contents(file, rows) for text in group] == [str(row) for row in rows]
     assert read_column(file, "split") == [None] * 100
 
 
@@ -145,7 +144,7 @@ def test_chats_keep_their_group(tmp_path: Path) -> None:
     file = tmp_path / "part.parquet"
     assert write_rows(file, CHAT_SCHEMA, [Chat(id="1", messages=messages, group="tree")]) == (1, 4)
     assert read_column(file, "group") == ["tree"]
-    assert list(read_chats(file, np.array([0]))) == [[messages]]
+    assert list(read_contents(file, np.array([0]))) == [[messages]]
 
 
 # Digests of inputs, which a stage compares before and after it runs

@@ -16,7 +16,7 @@ import numpy as np
 
 from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, dtype_name, read_offsets, write_token_file
 from niels_gpt.chat_template import ChatRenderer, chat_renderer, supervised
-from niels_gpt.data.corpus.parts import Texts, read_chats, read_texts
+from niels_gpt.data.corpus.parts import Texts, read_contents
 from niels_gpt.data.corpus.split_files import SplitPart, Splits
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
@@ -144,7 +144,7 @@ def encode_part(item: PartToEncode, worker: Worker) -> Record:
                 continue
             ids, idx = f"{split}/{item.name}.bin", f"{split}/{item.name}.idx.npy"
             with item.tokens.writing(ids) as ids_path, item.tokens.writing(idx) as idx_path:
-                texts = _told(worker.tick, read_texts(path, rows[split]))
+                texts = _told(worker.tick, read_contents(path, rows[split]))
                 documents = encode_documents(tokenizer, texts, threads=worker.threads)
                 number, tokens = write_token_file(ids_path, idx_path, documents, dtype=dtype)
                 counts[split] = {"documents": number, "tokens": tokens}
@@ -224,7 +224,7 @@ def encode_chats(
         total, budget = 0, budgets[name]
         for part in splits.by_part(texts):
             with part.reading() as (path, rows):
-                for batch in read_chats(path, rows[name]):
+                for batch in read_contents(path, rows[name]):
                     for messages in batch:
                         ids = np.array(chat.example(messages), dtype=dtype)
                         total += len(ids)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, Any, ClassVar
 
 from niels_gpt.data.hub import HubError, HubSettings, explained, load_dataset
@@ -61,17 +60,14 @@ def iter_wikitext(
 ) -> Iterator[PretrainSample]:
     """Yield the first `take` non-blank lines of a split as samples; `path` is a folder or another hub id."""
     rows = _open(path, config, split=_HUB_SPLITS.get(split, split), revision=revision, streaming=streaming)
-    place = path or "wikitext"
-
-    def samples() -> Iterator[PretrainSample]:
-        for i, row in enumerate(explained(rows, path=place, name=config)):
-            check_texts(row, ("text",), place=f"{place}, row {i} of {split},")
-            if row["text"].strip():
-                yield PretrainSample(
-                    text=row["text"], source="wikitext", meta={"config": config, "split": split, "row": i}
-                )
-
-    yield from islice(samples(), take)
+    place, lines = path or "wikitext", 0
+    for i, row in enumerate(explained(rows, path=place, name=config)):
+        if lines == take:
+            return
+        check_texts(row, ("text",), place=f"{place}, row {i} of {split},")
+        if row["text"].strip():
+            lines += 1
+            yield PretrainSample(row["text"], source="wikitext", meta={"config": config, "split": split, "row": i})
 
 
 def iter_articles(lines: Iterable[PretrainSample]) -> Iterator[PretrainSample]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.chat_format import chat_key
-from niels_gpt.data.corpus.parts import Texts, holds_chats, read_chats, read_texts, read_wording
+from niels_gpt.data.corpus.parts import Texts, holds_chats, read_contents, read_wording
 from niels_gpt.data.corpus.sketch import Words, grams, hash_ranges, words_of
 from niels_gpt.data.corpus.split_files import SplitPart, Splits
 from niels_gpt.jobs.engine import Engine, Worker
@@ -154,7 +154,7 @@ class Characters:
 
     `firsts`: start of each text in the concatenation. `owners`: document number of each text, ascending. `codes`: the
     code points that remain after block-quote markers are dropped. `marks`: (n, 2), for each marker the index in `codes`
-    where it was dropped, and the number of characters dropped so far.
+    where it was dropped, and the number of characters dropped so far. `chats`: whether the documents are chats.
     """
 
     texts: list[str]
@@ -297,8 +297,8 @@ def _read(item: PartToRead, side: str) -> Iterator[Characters]:
     with item.part.reading() as (path, rows):
         numbers = np.arange(len(rows[side])) if item.documents is None else item.documents
         chats, done = holds_chats(path), 0
-        for batch in (read_chats if chats else read_texts)(path, rows[side][numbers]):
-            texts = [[message["content"] for message in row] if isinstance(row, list) else [row] for row in batch]
+        for batch in read_contents(path, rows[side][numbers]):
+            texts = [[message["content"] for message in row] if chats else [row] for row in batch]
             owners = np.repeat(numbers[done : done + len(texts)], [len(own) for own in texts])
             yield compared([text for own in texts for text in own], owners, between=_BETWEEN[side], chats=chats)
             done += len(texts)

@@ -129,25 +129,16 @@ def read_keys(path: Path) -> list[str]:
     return [group or own for group, own in zip(read_column(path, "group"), ids, strict=True)]
 
 
-def read_texts(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
-    """Yield the texts of the given rows (ascending), one list per row group: normally a few MB at a time."""
-    return _read(path, rows, "text")
-
-
-def read_chats(path: Path, rows: np.ndarray) -> Iterator[list[list[dict[str, str]]]]:
-    """Yield the messages of the given rows (ascending), one list per row group."""
-    return _read(path, rows, "messages")
-
-
 def read_wording(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
     """Yield the texts of the given rows (ascending), with chats rendered as transcripts, one list per row group."""
-    chats = holds_chats(path)
-    for batch in _read(path, rows, "messages" if chats else "text"):
-        yield [transcript(messages) for messages in batch] if chats else batch
+    for batch in read_contents(path, rows):
+        yield [content if isinstance(content, str) else transcript(content) for content in batch]
 
 
-def _read(path: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
+def read_contents(path: Path, rows: np.ndarray) -> Iterator[list[Any]]:
+    """Yield the texts, or the messages of chats, of the given rows (ascending), one list per row group of a few MB."""
     with opened(path) as file:
+        column = "messages" if file.schema_arrow == CHAT_SCHEMA else "text"
         first = 0
         for group in range(file.num_row_groups):
             last = first + file.metadata.row_group(group).num_rows
@@ -276,7 +267,7 @@ def manifest_of(parts: Sequence[Part], facts: Mapping[str, Any], *, at: str | No
 def first_documents(texts: Texts, n: int) -> Iterator[tuple[str, str]]:
     """Yield (id, text) of the first n documents."""
     for path, rows in texts.by_part(np.arange(min(n, texts.rows))):
-        found = (text for batch in read_texts(path, rows) for text in batch)
+        found = (text for batch in read_contents(path, rows) for text in batch)
         yield from zip(read_column(path, "id"), found, strict=False)
 
 

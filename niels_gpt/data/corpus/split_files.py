@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from niels_gpt.data.corpus.parts import Part, Texts, read_column, read_keys, read_texts, reading_part
+from niels_gpt.data.corpus.parts import Part, Texts, read_column, read_contents, read_keys, reading_part
 from niels_gpt.data.corpus.split import Bonds, Drawn, joined_units, split_by_hash, split_groups
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import Damaged, changed_files, described_by, list_files, name_all, read_meta
@@ -85,10 +85,8 @@ def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
     return names
 
 
-def split_source(
-    texts: Texts, by: Literal["given", "document", "tree"], rule: Drawn | None, bonds: Bonds
-) -> tuple[list[int], list[int]]:
-    """Return the (train, val) row numbers of a source that is not split by hash; `rule` is None if it is `given`."""
+def split_source(texts: Texts, by: str, rule: Drawn | None, bonds: Bonds) -> tuple[list[int], list[int]]:
+    """Return the (train, val) row numbers of a source split `by` "given", "document" or "tree"; given has no `rule`."""
     if rule is None:
         given = texts.column("split")  # rows with another value or None are on neither side
         train, val = ([row for row, own in enumerate(given) if own == side] for side in ("train", "val"))
@@ -169,7 +167,7 @@ def sampled_texts(
             if share < 1:
                 rows = np.sort(rows[permutation(len(rows), seed)[: max(1, int(len(rows) * share))]])
             chosen = texts.by_part(rows)
-        yield from ((name, text) for path, own in chosen for batch in read_texts(path, own) for text in batch)
+        yield from ((name, text) for path, own in chosen for batch in read_contents(path, own) for text in batch)
 
 
 def _sampled_parts(texts: Texts, splits: Splits, share: float, seed: int) -> Iterator[tuple[Path, np.ndarray]]:
