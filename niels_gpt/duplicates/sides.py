@@ -165,9 +165,8 @@ def _moved(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str])
 def _left_out(rows: _Rows, sides: dict[int, str], copies: np.ndarray, *, given: bool) -> np.ndarray:
     """Return the rows to drop: all but one of equal texts, and if `given` training rows in a held-out group."""
     said = dict(zip(rows.numbers.tolist(), rows.splits, strict=True))
-    side_of_group = [sides.get(group) for group in rows.groups.tolist()]
-    to_train = zip(said, side_of_group, strict=True) if given else ()
-    out = {row for row, side in to_train if side == "val" and said[row] == "train"}
+    in_groups = zip(said, rows.groups.tolist(), strict=True) if given else ()
+    out = {row for row, group in in_groups if said[row] == "train" and sides.get(group) == "val"}
     texts: dict[int, list[int]] = {}
     for first, later in copies.tolist():
         texts.setdefault(first, [first]).append(later)
@@ -180,14 +179,12 @@ def _left_out(rows: _Rows, sides: dict[int, str], copies: np.ndarray, *, given: 
 
 
 def _count(source: SplitSource, documents: np.ndarray, clusters: np.ndarray, *, copies: int, left_out: int) -> Counts:
-    last = source.first + source.texts.rows
-    here = (documents >= source.first) & (documents < last)
-    elsewhere = np.isin(clusters[here], clusters[~here])
+    here = (documents >= source.first) & (documents < source.first + source.texts.rows)
     return Counts(
         documents=source.texts.rows,
         exact=copies,
         near=int(here.sum()),
-        near_elsewhere=int(elsewhere.sum()),
+        near_elsewhere=int(np.isin(clusters[here], clusters[~here]).sum()),
         clusters=len(np.unique(clusters[here])),
         left_out=left_out,
     )
