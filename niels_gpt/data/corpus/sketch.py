@@ -129,8 +129,9 @@ def grams(words: Words, n: int, *, short: bool = False) -> tuple[np.ndarray, np.
     padded = np.append(words.hashes, np.zeros(n, dtype=np.uint64))
     # Horner's rule for the n-grams at all words at once; `starts` then selects those within one text.
     rolled = words.hashes
+    few = np.flatnonzero((count > 0) & (count < n) & short)
     for size in range(1, n):
-        whole = words.before[:-1][(count > 0) & (count <= size)]  # first words of short texts, which are hashed by now
+        whole = words.before[few[count[few] <= size]]  # first words of texts that are hashed by now
         kept, rolled = rolled[whole], rolled * _NEXT + padded[size : size + len(rolled)]
         rolled[whole] = kept
     return _mixed(rolled[starts]), starts, before
