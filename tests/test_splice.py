@@ -512,7 +512,7 @@ def test_speed_counts_the_tokens_of_the_spans_not_of_the_context(monkeypatch: py
 def test_epochs_follow_each_other_and_every_pair_comes_once_an_epoch() -> None:
     ds = SpliceDocumentDataset(np.arange(10), S=8, pad_id=11, content_length=4)
     task = SpliceTask(dataset=ds, names=("a",), cfg=TrainConfig(total_steps=9, B=3), device="cpu")
-    seen = [(int(t), int(s)) for n in range(7) for t, s in zip(*(task._draw(n)[k] for k in ("t", "s")), strict=True)]
+    seen = [(t, s) for n in range(7) for _, t, s, _ in task._examples(n).tolist()]
     assert len(seen) == 21
     for epoch in range(3):
         assert sorted(seen[7 * epoch : 7 * epoch + 7]) == [(t, 4) for t in range(7)]
@@ -648,7 +648,8 @@ def test_rows_are_credited_to_their_documents() -> None:
     assert task.batch(0).rows == dict(zip(("a", "b"), ds.quotas, strict=True))
     assert ds.quotas[0] > ds.quotas[1] > 0
     plain = replace(task, shuffle=False)
-    assert plain._draw(0)["t"].tolist() == ds.triples()[:, 1].tolist() != task._draw(0)["t"].tolist()
+    starts, shuffled = (some._examples(0)[:, 1].tolist() for some in (plain, task))
+    assert starts == ds.triples()[:, 1].tolist() != shuffled
 
 
 def test_a_threshold_that_is_met_exactly_counts() -> None:

@@ -1,11 +1,13 @@
 """Datasets of spliced documents: examples, epochs, and their distribution over ranks.
 
-An epoch is a function from an example's number to (document, t, s), not a list. For the letters see `spans.py`.
+An example is a row (document, t, s, tokens of the span), computed from its number in an epoch: an epoch is not a list.
+For the letters see `spans.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,66 +45,56 @@ def make_example(
     L = len(docs[doc_idx])
     if not (0 <= t < L and 0 <= s < S):
         raise ValueError(f"t={t} and s={s} must lie within the document's {L} and the frame's {S} tokens")
-    ends = L if cyclic else L - t
-    copy_len = min(content_length or S, ends, S - s)
-    triples = np.array([[doc_idx, t, s]])
-    batch = collate(docs, triples, np.array([copy_len]), S=S, pad_id=pad_id, layout="frame", cyclic=cyclic)
+    copy_len = min(content_length or S, L if cyclic else L - t, S - s)
+    batch = collate(docs, np.array([[doc_idx, t, s, copy_len]]), S=S, pad_id=pad_id, layout="frame", cyclic=cyclic)
     batch["segment_ids"][0, s + copy_len :] = trailing_segment
     return Example({name: value[0] for name, value in batch.items()})
 
 
 def collate(
     docs: Sequence[np.ndarray] | Sequence[Sequence[int]],
-    triples: np.ndarray,
-    copy_lens: np.ndarray,
+    examples: np.ndarray,
     *,
     S: int,
     pad_id: int,
-    layout: str,
+    layout: str = "compact",
     cyclic: bool = False,
+    width: int | None = None,
 ) -> Example:
-    """Collate (doc_idx, t, s) triples (B, 3) into a batch: tokens, targets shifted by one, loss mask, ids.
+    """Collate examples (B, 4) into a batch: tokens, targets shifted by one, loss mask, ids.
 
     layout="frame": (B, S), each span at its offset s; the padding to its left is in segment 0, the span in segment 1.
-    layout="compact": (B, longest span), spans left-aligned, with the position ids they have in the frame. Plain causal
-    attention then gives the same numbers, since a span never attends to what is before it.
+    layout="compact": (B, `width` or longest span), spans left-aligned, with the position ids they have in the frame.
+    Plain causal attention then gives the same numbers, since a span never attends to what is before it.
     """
     import torch  # here, so that code that only needs span rules does not import it
 
-    if layout not in ("compact", "frame"):
-        raise ValueError(f"layout must be compact or frame, got {layout!r}")
-    B, (doc_idx, t, s) = len(triples), triples.T
-    frame = layout == "frame"
-    width, at = (S, s) if frame else (int(copy_lens.max()), np.zeros_like(s))
+    doc_idx, t, s, copy_len = examples.T
+    at, width = (s, S) if layout == "frame" else (np.zeros_like(s), width or int(copy_len.max()))
     # One extra column: targets are the tokens from the second on.
-    tokens = np.full((B, width + 1), pad_id, dtype=np.int64)
-    for row, (doc, start, place, n) in enumerate(
-        zip(doc_idx.tolist(), t.tolist(), at.tolist(), copy_lens.tolist(), strict=True)
-    ):
+    tokens = np.full((len(examples), width + 1), pad_id, dtype=np.int64)
+    for row, place, (doc, start, _, n) in zip(tokens, at.tolist(), examples.tolist(), strict=True):
         content = docs[doc][start : start + n]
-        tokens[row, place : place + len(content)] = content
+        row[place : place + len(content)] = content
         if len(content) < n:  # cyclic_roll: wrap around to the document's beginning
-            tokens[row, place + len(content) : place + n] = docs[doc][: n - len(content)]
+            row[place + len(content) : place + n] = docs[doc][: n - len(content)]
     columns = np.arange(width)
-    loss_mask = (columns >= at[:, None]) & (columns < (at + copy_lens - 1)[:, None])
+    loss_mask = (columns >= at[:, None]) & (columns < (at + copy_len - 1)[:, None])
     if cyclic:  # no loss for predicting the document's first token after its last
         joints = at + np.array([len(docs[doc]) for doc in doc_idx.tolist()]) - 1 - t
         loss_mask &= columns != joints[:, None]
-    segment_ids = (columns >= at[:, None]).astype(np.int32)
-    positions = np.broadcast_to(columns, (B, width)) if frame else np.minimum(s[:, None] + columns, S - 1)
-    return Example(
-        tokens=torch.from_numpy(tokens[:, :-1]),
-        targets=torch.from_numpy(tokens[:, 1:]),
-        loss_mask=torch.from_numpy(loss_mask),
-        segment_ids=torch.from_numpy(segment_ids),
-        position_ids=torch.from_numpy(positions.astype(np.int64)),
-        doc_idx=torch.from_numpy(doc_idx.copy()),
-        t=torch.from_numpy(t.copy()),
-        s=torch.from_numpy(s.copy()),
-        copy_len=torch.from_numpy(copy_lens.astype(np.int64)),
-    )
+    made = {
+        "tokens": tokens[:, :-1],
+        "targets": tokens[:, 1:],
+        "loss_mask": loss_mask,
+        "segment_ids": (columns >= at[:, None]).astype(np.int32),
+        "position_ids": np.minimum((s - at)[:, None] + columns, S - 1),
+        **dict(zip(("doc_idx", "t", "s", "copy_len"), examples.T.copy(), strict=True)),
+    }
+    return Example({name: torch.from_numpy(values) for name, values in made.items()})
 
 
+@lru_cache(maxsize=2)  # a batch may span two epochs
 def epoch_order(n: int, *, seed: int, epoch: int) -> np.ndarray:
     """Return the order of the n examples of an epoch: a permutation that is the same on all ranks."""
     import torch  # here, so that code that only needs span rules does not import it
@@ -173,27 +165,23 @@ class MultiSpliceDocumentDataset:
         if pad_id < 0:
             raise ValueError(f"pad_id must be an id of the vocabulary, got {pad_id}")
         self.docs, self.pad_id, self.rules = docs, pad_id, SpanRules(S=S, **rules)
-        self._spans = [Spans(len(doc), self.rules) for doc in docs]
+        self._lengths = np.array([len(doc) for doc in docs])
+        self._spans = [Spans(length, self.rules) for length in self._lengths.tolist()]
         pairs = [len(spans) for spans in self._spans]
         self.valid_docs = [i for i, count in enumerate(pairs) if count]
         if not self.valid_docs:
-            raise ValueError(_why_nothing_fits([len(doc) for doc in docs], self.rules))
-        by_document = balance_mode == "by_document"
-        # Quotas without rounding: every pair once, or each document's pairs repeated up to the largest count.
-        self._cycle = epoch_length is None and not self.rules.alpha and balance_mode != "by_temperature"
-        longest = max(pairs)
-        whole = len(self.valid_docs) * longest if by_document else sum(pairs)
-        self.quotas = [0] * len(docs)
-        shares = (
-            [longest if by_document else pairs[i] for i in self.valid_docs]
-            if self._cycle
-            else quotas(
-                [len(docs[i]) for i in self.valid_docs],
+            raise ValueError(_why_nothing_fits(self._lengths.tolist(), self.rules))
+        # Every pair once, or each document's pairs repeated up to the largest count; all else is rounded to quotas.
+        shares = [max(pairs) if balance_mode == "by_document" else pairs[i] for i in self.valid_docs]
+        self._repeat = epoch_length is None and not self.rules.alpha and balance_mode != "by_temperature"
+        if not self._repeat:
+            shares = quotas(
+                self._lengths[self.valid_docs].tolist(),
                 balance_mode=balance_mode,
                 balance_tau=balance_tau,
-                epoch_length=epoch_length or whole,
+                epoch_length=epoch_length or sum(shares),
             )
-        )
+        self.quotas = [0] * len(docs)
         for i, share in zip(self.valid_docs, shares, strict=True):
             self.quotas[i] = share
         self._ends = np.cumsum(self.quotas)
@@ -207,46 +195,62 @@ class MultiSpliceDocumentDataset:
         """Return the number of examples in an epoch."""
         return int(self._ends[-1])
 
+    def examples(self, indices: Sequence[int] | np.ndarray, *, epoch: int = 0) -> np.ndarray:
+        """Return the examples with these numbers, (B, 4) int64: document, t, s, tokens of the span."""
+        numbers = np.asarray(indices, dtype=np.int64)
+        doc_idx = np.searchsorted(self._ends, numbers, side="right")
+        found = np.empty((len(numbers), 4), dtype=np.int64)
+        found[:, 0] = doc_idx
+        for i in np.unique(doc_idx).tolist():
+            own = doc_idx == i
+            found[own, 1:] = self._at(i, numbers[own] - self._ends[i] + self.quotas[i])
+        found[:, 2] -= self._jitter(numbers, room=found[:, 2], epoch=epoch)
+        return found
+
+    def _at(self, i: int, k: np.ndarray) -> np.ndarray:
+        """Return (t, s, tokens) of the k-th examples of document i, (n, 3), before jitter."""
+        pairs = len(self._spans[i])
+        if self._repeat:
+            numbers = k % pairs
+        elif i in self._weighted:
+            numbers = self._weighted[i][k]
+        else:
+            numbers = (2 * k + 1) * pairs // (2 * self.quotas[i])
+        return np.stack(self._spans[i].at(numbers), axis=1)
+
     def triples(self, epoch: int = 0) -> np.ndarray:
         """Return (doc_idx, t, s) of all examples of an epoch, (N, 3) int64, unshuffled."""
-        return self._triples(np.arange(len(self)), epoch)
+        return self.examples(np.arange(len(self)), epoch=epoch)[:, :3]
 
     def __getitem__(self, index: int) -> Example:
         """Return one example of epoch 0 in the frame layout."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"example {index} of {len(self)}")
-        batch = self.batch(np.array([index % len(self)]), layout="frame")
+        batch = self.batch([range(len(self))[index]], layout="frame")
         return Example({name: value[0] for name, value in batch.items()})
 
     def batch(self, indices: Sequence[int] | np.ndarray, *, layout: str = "compact", epoch: int = 0) -> Example:
         """Return the examples with these numbers as a batch; for `layout` see `collate`."""
-        triples = self._triples(np.asarray(indices, dtype=np.int64), epoch)
-        return collate(
-            self.docs,
-            triples,
-            self._copy_lens(triples),
-            S=self.rules.S,
-            pad_id=self.pad_id,
-            layout=layout,
-            cyclic=self._cyclic,
-        )
+        return self.collate(self.examples(indices, epoch=epoch), layout=layout)
 
-    def content(self, indices: np.ndarray, *, epoch: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Return (document, number of tokens with loss) of each example, without reading its tokens."""
-        triples = self._triples(np.asarray(indices, dtype=np.int64), epoch)
-        return triples[:, 0], self._targets(triples)
+    def collate(self, examples: np.ndarray, **how: Any) -> Example:
+        """Collate examples; `how` are further arguments of the function `collate`."""
+        return collate(self.docs, examples, S=self.rules.S, pad_id=self.pad_id, cyclic=self.rules.cyclic, **how)
+
+    def targets(self, examples: np.ndarray) -> np.ndarray:
+        """Return the number of tokens with loss of each example: all but the last, and but the seam of a roll."""
+        doc_idx, t, _, copy_len = examples.T
+        return copy_len - 1 - (t + copy_len > self._lengths[doc_idx])
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers that describe the dataset: documents, spans, quotas, coverage and jitter."""
         # In a very long epoch, targets are counted in every 101st example only.
-        triples = self.triples() if len(self) <= 1_000_000 else self._triples(np.arange(0, len(self), 101), 0)
+        counted = self.examples(np.arange(0, len(self), 101 if len(self) > 1_000_000 else 1))
         # A span can be moved left from flush right by the room that it leaves in the frame.
         room = [self.rules.S - int(self._spans[i].spans.min()) for i in self.valid_docs]
         jitter = [min(self.rules.offset_jitter, places) for places in room]
         return {
             "num_docs": len(self.docs),
             "valid_docs": list(self.valid_docs),
-            "doc_lengths": [len(doc) for doc in self.docs],
+            "doc_lengths": self._lengths.tolist(),
             "S": self.rules.S,
             "content_length": self.rules.content_length,
             "mode": self.rules.mode if self.rules.mode == "slide" else self.rules.content_start_mode,
@@ -257,7 +261,7 @@ class MultiSpliceDocumentDataset:
             "docs_without_examples": [i for i in self.valid_docs if not self.quotas[i]],
             "epoch_length": len(self),
             "unvisited_starts": [len(spans.starts) - self._visited(i) for i, spans in enumerate(self._spans)],
-            "supervised_tokens_per_frame": float(self._targets(triples).mean()),
+            "supervised_tokens_per_frame": float(self.targets(counted).mean()),
             "effective_jitter": max(jitter),
             "jitter_is_inert": bool(self.rules.offset_jitter) and not any(jitter),
         }
@@ -267,44 +271,11 @@ class MultiSpliceDocumentDataset:
         spans, quota = self._spans[i], self.quotas[i]
         if i not in self._weighted and quota >= len(spans):
             return len(spans.starts)
-        return len(np.unique(spans.at(self._chosen(i, np.arange(quota)))[0])) if quota else 0
-
-    def _targets(self, triples: np.ndarray) -> np.ndarray:
-        """Return the number of tokens with loss of each example: all but the last, and but the seam of a roll."""
-        copied = self._copy_lens(triples)
-        if not self._cyclic:
-            return copied - 1
-        lengths = np.array([len(doc) for doc in self.docs])[triples[:, 0]]
-        return copied - 1 - (triples[:, 1] + copied > lengths)
+        return len(np.unique(self._at(i, np.arange(quota))[:, 0])) if quota else 0
 
     @property
     def longest_span(self) -> int:
         return max(spans.K or 0 for spans in self._spans)
-
-    @property
-    def _cyclic(self) -> bool:
-        return self.rules.content_start_mode == "cyclic_roll" and not self.rules.balanced
-
-    def _triples(self, indices: np.ndarray, epoch: int) -> np.ndarray:
-        doc_idx = np.searchsorted(self._ends, indices, side="right")
-        out = np.empty((len(indices), 3), dtype=np.int64)
-        out[:, 0] = doc_idx
-        for i in np.unique(doc_idx).tolist():
-            rows = doc_idx == i
-            first = int(self._ends[i]) - self.quotas[i]
-            numbers = self._chosen(i, indices[rows] - first)
-            t, s = self._spans[i].at(numbers)
-            out[rows, 1], out[rows, 2] = t, s - self._jitter(indices[rows], room=s, epoch=epoch)
-        return out
-
-    def _chosen(self, i: int, k: np.ndarray) -> np.ndarray:
-        """Return the pair numbers of the k-th examples of document i."""
-        pairs = len(self._spans[i])
-        if self._cycle:
-            return k % pairs
-        if i in self._weighted:
-            return self._weighted[i][k]
-        return (2 * k + 1) * pairs // (2 * self.quotas[i])
 
     def _jitter(self, indices: np.ndarray, *, room: np.ndarray, epoch: int) -> np.ndarray:
         """Return by how many positions each example is moved left from flush right; it changes with the epoch."""
@@ -318,13 +289,6 @@ class MultiSpliceDocumentDataset:
         # product, computed from 32-bit halves.
         count, low, high = places.astype(np.uint64), turn & np.uint64(0xFFFFFFFF), turn >> np.uint64(32)
         return ((high * count + (low * count >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
-
-    def _copy_lens(self, triples: np.ndarray) -> np.ndarray:
-        doc_idx, t, s = triples.T
-        lengths = np.array([len(doc) for doc in self.docs])[doc_idx]
-        K = np.array([spans.K or 0 for spans in self._spans])[doc_idx]
-        left = lengths if self._cyclic else lengths - t
-        return np.minimum(np.minimum(K, left), self.rules.S - s)
 
 
 class SpliceDocumentDataset(MultiSpliceDocumentDataset):

@@ -7,6 +7,7 @@ document, s its offset in the frame.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,6 +104,11 @@ class SpanRules:
         """Coverage-balanced: one pair per start, flush right in the frame before jitter."""
         return self.mode == "slide" or self.content_start_mode == "coverage_balanced"
 
+    @property
+    def cyclic(self) -> bool:
+        """Spans wrap around from the document's end to its beginning."""
+        return self.content_start_mode == "cyclic_roll" and not self.balanced
+
 
 @dataclass(frozen=True)
 class Spans:
@@ -143,7 +149,7 @@ class Spans:
     def spans(self) -> np.ndarray:
         """Length in tokens of the span at each start, before truncation by the frame's end."""
         K = self.K or 0
-        if self.rules.content_start_mode == "cyclic_roll" and not self.rules.balanced:
+        if self.rules.cyclic:
             return np.full(len(self.starts), K)
         return np.minimum(K, self.L - self.starts)
 
@@ -166,14 +172,14 @@ class Spans:
             return None
         return edge_weights(self.L, self.K, self.rules.alpha)[self.starts]
 
-    def at(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (t, s) of the pairs with these numbers; balanced ones are flush right in the frame."""
+    def at(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return (t, s, tokens of the span) of the pairs with these numbers; balanced ones are flush right."""
         which = np.searchsorted(self._ends, numbers, side="right")
-        t = self.starts[which]
+        t, spans = self.starts[which], self.spans[which]
         if self.rules.balanced:
-            return t, self.rules.S - self.spans[which]
-        before = np.where(which > 0, self._ends[which - 1], 0)
-        return t, (numbers - before) * self.rules.offset_stride
+            return t, self.rules.S - spans, spans
+        s = (numbers - np.where(which > 0, self._ends[which - 1], 0)) * self.rules.offset_stride
+        return t, s, np.minimum(spans, self.rules.S - s)
 
 
 def validation_grid(L: int, S: int, content_length: int | None = None) -> list[tuple[int, int]]:
@@ -233,11 +239,7 @@ def select_documents(
     check_value("num_docs", n, Count)
     check_doc_index(n, doc_index)
     filled = [row for row, length in enumerate(lengths) if length > 0]
-    allowed = [
-        row
-        for row in filled
-        if (min_len is None or lengths[row] >= min_len) and (max_len is None or lengths[row] <= max_len)
-    ]
+    allowed = [row for row in filled if (min_len or 0) <= lengths[row] <= (max_len or math.inf)]
     rejected = ""
     if doc_index is not None:
         if not 0 <= doc_index < len(lengths):
@@ -312,11 +314,8 @@ def training_subset(
         if initial_batch_size is None:
             raise ValueError("max_train_batches counts batches of initial_batch_size sequences: give that, too")
         sequences = min(sequences, max_train_batches * initial_batch_size)
-    cutoff, end, rows = max(0, sequences) * S, 0, []
-    for row, length in enumerate(lengths):
-        end += length
-        if end <= cutoff:
-            rows.append(row)
+    cutoff = max(0, sequences) * S
+    rows: list[int] = np.flatnonzero(np.cumsum(lengths) <= cutoff).tolist()
     if not rows:
         raise ValueError(
             f"no document ends within the first {cutoff} tokens that are trained on: train on more of them"

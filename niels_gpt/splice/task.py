@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import inference, mean_loss
@@ -40,24 +38,21 @@ class SpliceTask:
 
     def batch(self, n: int, rows: slice = ALL) -> Batch:
         """Return some rows of batch n, with the row and target counts of the whole batch."""
-        drawn = [self.dataset.content(indices, epoch=epoch) for epoch, indices in self._numbers(n, ALL)]
-        documents, targets = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
-        counts = np.bincount(documents, minlength=len(self.names)).tolist()
-        examples = self._draw(n, rows)
+        examples = self._examples(n)
+        counts = np.bincount(examples[:, 0], minlength=len(self.names)).tolist()
+        batch = self.dataset.collate(examples[rows], width=self.T)
         return Batch.of(
-            examples["tokens"],
-            masked_targets(examples),
+            batch["tokens"],
+            masked_targets(batch),
             dict(zip(self.names, counts, strict=True)),
             first=rows.indices(self.cfg.B)[0],
-            targets=int(targets.sum()),
-            position_ids=examples["position_ids"],
+            targets=int(self.dataset.targets(examples).sum()),
+            position_ids=batch["position_ids"],
         )
 
     def describe(self, n: int) -> str:
         """Return the spans of batch n as name[t]@s."""
-        examples = self._draw(n)
-        places = zip(*(examples[key].tolist() for key in ("doc_idx", "t", "s")), strict=True)
-        return "spans " + ", ".join(f"{self.names[i]}[{t}]@{s}" for i, t, s in places)
+        return "spans " + ", ".join(f"{self.names[i]}[{t}]@{s}" for i, t, s, _ in self._examples(n).tolist())
 
     def prompt(self) -> list[int]:
         """Return the ids of the beginning of the first document, an eighth of a frame."""
@@ -70,54 +65,31 @@ class SpliceTask:
         rules = self.dataset.rules
         with inference(model):
             for i in self.dataset.valid_docs:
-                pairs = validation_grid(len(self.dataset.docs[i]), rules.S, rules.content_length)
-                triples = np.array([(i, t, s) for t, s in pairs])
-                K = min(rules.content_length or rules.S, rules.S, len(self.dataset.docs[i]))
-                lens = np.full(len(triples), K)
-                grid = collate(
-                    self.dataset.docs, triples, lens, S=rules.S, pad_id=self.dataset.pad_id, layout="compact"
-                )
+                L = len(self.dataset.docs[i])
+                K = min(rules.content_length or rules.S, rules.S, L)
+                pairs = validation_grid(L, rules.S, rules.content_length)
+                examples = np.array([(i, t, s, K) for t, s in pairs])
+                grid = collate(self.dataset.docs, examples, S=rules.S, pad_id=self.dataset.pad_id)
                 # All rows have equally many targets, so ranks are weighted by rows.
-                rows = ranks.share(len(triples))
-                share = len(triples[rows]) / len(triples)
+                rows = ranks.share(len(pairs))
+                share = len(pairs[rows]) / len(pairs)
                 x, positions = grid["tokens"][rows].to(self.device), grid["position_ids"][rows].to(self.device)
                 y = masked_targets(grid)[rows].to(self.device)
                 losses[self.names[i]] = share * mean_loss(model, x, y, position_ids=positions) if share else 0.0
         losses = ranks.summed(losses)
         return {"val_loss": sum(losses.values()) / len(losses), **losses}
 
-    def _draw(self, n: int, rows: slice = ALL) -> Example:
-        batches = [self.dataset.batch(indices, epoch=epoch) for epoch, indices in self._numbers(n, rows)]
-        return _joined(batches, width=self.T, pad_id=self.dataset.pad_id)
-
-    def _numbers(self, n: int, rows: slice) -> list[tuple[int, np.ndarray]]:
-        """Return (epoch, example numbers) of batch n's rows; a batch may span two or more epochs."""
+    def _examples(self, n: int) -> np.ndarray:
+        """Return the examples of batch n, (B, 4); a batch may span two or more epochs."""
         N, B = len(self.dataset), self.cfg.B
-        places = np.arange(n * B, (n + 1) * B)[rows]
-        drawn = []
+        places, parts = np.arange(n * B, (n + 1) * B), []
         for epoch in np.unique(places // N).tolist():
-            order = _order(N, self.cfg.seed, epoch) if self.shuffle else np.arange(N)
-            drawn.append((epoch, order[places[places // N == epoch] % N]))
-        return drawn
-
-
-@lru_cache(maxsize=2)
-def _order(n: int, seed: int, epoch: int) -> np.ndarray:
-    return epoch_order(n, seed=seed, epoch=epoch)
+            order = epoch_order(N, seed=self.cfg.seed, epoch=epoch) if self.shuffle else np.arange(N)
+            parts.append(self.dataset.examples(order[places[places // N == epoch] % N], epoch=epoch))
+        return np.concatenate(parts)
 
 
 def masked_targets(examples: Example) -> torch.Tensor:
     """Return the targets, with -100 (ignored) where there is no loss."""
     targets: torch.Tensor = examples["targets"].masked_fill(~examples["loss_mask"], IGNORE_INDEX)
     return targets
-
-
-def _joined(batches: list[Example], *, width: int, pad_id: int) -> Example:
-    """Concatenate batches of different width, padded to `width`."""
-    fill = {"tokens": pad_id, "targets": pad_id}
-
-    def widened(batch: Example, name: str) -> torch.Tensor:
-        value: torch.Tensor = batch[name]
-        return value if value.dim() == 1 else F.pad(value, (0, width - value.shape[1]), value=fill.get(name, 0))
-
-    return Example({name: torch.cat([widened(batch, name) for batch in batches]) for name in batches[0]})
