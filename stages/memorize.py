@@ -7,6 +7,7 @@ import numpy as np
 from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.leak.memorized import (
     DocumentResult,
+    highest_by_token,
     measure_extraction,
     pz_stats,
     render_page,
@@ -70,11 +71,13 @@ def main(stage: Stage) -> None:
     for name, document in measured.items():
         write_tsv(curves / f"{name}.tsv", document.curve())
         tokens, pz = documents[name], np.exp(document.log_pz["after"])
-        found = token_log_probs(models["after"], tokens)
-        results.append(DocumentResult(name, len(tokens), document.starts, pz, tokens, *found))
+        highest = highest_by_token(pz, document.starts, L=len(tokens), **window)
+        results.append(DocumentResult(name, tokens, highest, *token_log_probs(models["after"], tokens)))
     page = render_page(results, tokenizer, window=window)
     stage.out(layout.MEMORIZED_PAGE).write_text(page, encoding="utf-8")
-    stage.out(layout.MEMORIZED_STRIPS).write_text(render_strips(results, **window), encoding="utf-8")
+    stage.out(layout.MEMORIZED_STRIPS).write_text(
+        render_strips({result.name: result.pz for result in results}), encoding="utf-8"
+    )
     for when, stats in together.items():
         stage.say(
             f"{when}: median P(z) {stats['median_pz']:.3g}, mean {stats['mean_pz']:.3g}, {stats['num_windows']} windows"

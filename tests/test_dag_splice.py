@@ -15,7 +15,7 @@ import torch
 
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import ModelConfig, to_dict
-from niels_gpt.leak.memorized import DocumentResult, Strip, document_log_pz, render_page, render_strips
+from niels_gpt.leak.memorized import DocumentResult, document_log_pz, highest_by_token, render_page, render_strips
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.results import read_metrics
@@ -191,16 +191,15 @@ def test_the_page_shows_hostile_text_as_text() -> None:
     text = "<img src=x onerror=alert(1)> naïve & 🌊"
     tokens = np.frombuffer(text.encode(), np.uint8)
     n = len(tokens)
+    window = {"chunk_size": 20, "prompt_tokens": 10}
     result = DocumentResult(
         name="<b>doc</b>",
-        length=n,
         tokens=tokens,
-        starts=np.array([0, 10]),
-        pz=np.array([0.9, 0.1]),
+        pz=highest_by_token(np.array([0.9, 0.1]), np.array([0, 10]), L=n, **window),
         log_probs=np.linspace(-12, 0, n),
         most_probable=np.full(n, ord('"')),
     )
-    page = render_page([result], ByteTokenizer(), window={"chunk_size": 20, "prompt_tokens": 10})
+    page = render_page([result], ByteTokenizer(), window=window)
     assert "<img" not in page
     for shown, raw in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):  # one token each
         assert f">{shown}</span>" in page
@@ -210,7 +209,7 @@ def test_the_page_shows_hostile_text_as_text() -> None:
     assert "\ufffd" not in page
     assert page.count('title="p = ') == n - 1
     assert 'title="no context"' in page
-    strip = render_strips([result], chunk_size=20, prompt_tokens=10)
+    strip = render_strips({result.name: result.pz})
     assert 'fill-opacity="0.90"' in strip
     assert 'fill-opacity="0.10"' in strip
 
@@ -218,8 +217,8 @@ def test_the_page_shows_hostile_text_as_text() -> None:
 def test_a_strip_shows_the_highest_of_the_windows_over_a_token() -> None:
     n = 50
     for pz in ([0.9, 0.1], [0.1, 0.9]):
-        windows = Strip("d", n, np.array([0, 5]), np.array(pz))
-        strip = render_strips([windows], chunk_size=20, prompt_tokens=10)
+        highest = highest_by_token(np.array(pz), np.array([0, 5]), L=n, chunk_size=20, prompt_tokens=10)
+        strip = render_strips({"d": highest})
         painted = re.findall(r'width="([0-9.]+)" height="40" [^/]*fill-opacity="0([.]\d+)"', strip)
         tokens = {shade: float(width) * n / 1000 for width, shade in painted}
         assert tokens[".90"] == pytest.approx(10)  # the higher one where both overlap

@@ -20,7 +20,7 @@ from niels_gpt.cli.console import refuse_foreign
 from niels_gpt.files.atomic import write_text
 from niels_gpt.files.checks import described_by
 from niels_gpt.files.messages import format_duration, read_text
-from niels_gpt.leak.memorized import Strip, render_splice
+from niels_gpt.leak.memorized import highest_by_token, render_splice
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
 from niels_gpt.pipeline.results import is_left_out, read_metrics
@@ -89,12 +89,12 @@ def _splice() -> str:
         return ""
     settings, facts = read_params()[0].memorize, read_metrics(layout.MEMORIZED, required=["documents"])
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
-    strips = []
+    strips = {}
     with described_by(layout.MEMORIZED):
         for stats in facts["documents"]:
             rows = read_tsv(layout.EXTRACTION / f"{stats['name']}.tsv")
             starts, after = np.array([int(row["start"]) for row in rows]), np.array([row["pz_after"] for row in rows])
-            strips.append(Strip(stats["name"], stats["after"]["doc_len"], starts, after))
+            strips[stats["name"]] = highest_by_token(after, starts, L=stats["after"]["doc_len"], **window)
         return render_splice(facts, strips, window=window)
 
 

@@ -6,7 +6,6 @@ kept as a logarithm in float64: 50 tokens at 3 nats/token are 1e-65, which is 0 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -27,8 +26,6 @@ THRESHOLDS = (1e-3, 0.01, 0.1, 0.5, 0.9)  # of p_z
 
 def pz_windows(L: int, *, chunk_size: int = 100, cursor_inc_tokens: int = 5) -> np.ndarray:
     """Return the starts of the windows of a document of L tokens: 0, inc, 2*inc, ... <= L - chunk_size."""
-    if chunk_size < 2 or cursor_inc_tokens < 1:
-        raise ValueError(f"chunk_size must be >= 2 and cursor_inc_tokens >= 1, got {chunk_size}, {cursor_inc_tokens}")
     return np.arange(0, max(0, L - chunk_size + 1), cursor_inc_tokens, dtype=np.int64)
 
 
@@ -182,12 +179,19 @@ def token_coverage(
     threshold: float = 0.5,
 ) -> float:
     """Return the fraction of the document's tokens that lie in the suffix of a window with p_z >= threshold."""
-    suffix_positions(chunk_size, prompt_tokens)  # raises ValueError if the prompt is not shorter than the window
-    covered = np.zeros(L, dtype=bool)
-    for start, value in zip(np.asarray(starts).tolist(), np.asarray(log_pz).tolist(), strict=True):
-        if value >= math.log(threshold):
-            covered[start + prompt_tokens : start + chunk_size] = True
-    return float(covered.mean())
+    highest = highest_by_token(np.exp(log_pz), starts, L=L, chunk_size=chunk_size, prompt_tokens=prompt_tokens)
+    return float((highest >= threshold).mean())
+
+
+def highest_by_token(
+    pz: np.ndarray, starts: Sequence[int] | np.ndarray, *, L: int, chunk_size: int, prompt_tokens: int
+) -> np.ndarray:
+    """Return for each of the L tokens of a document the highest p_z of the suffixes that contain it, 0 without any."""
+    highest = np.zeros(L)
+    for start, value in zip(np.asarray(starts).tolist(), pz.tolist(), strict=True):
+        suffix = highest[start + prompt_tokens : start + chunk_size]
+        np.maximum(suffix, value, out=suffix)
+    return highest
 
 
 _WIDTH, _HEIGHT, _GAP = 1000, 40, 24  # of a strip, in SVG units
@@ -198,20 +202,12 @@ _TEXT, _PZ, _EDGE = "var(--ink, #1d1c1a)", "var(--accent, #08306b)", "var(--soft
 
 
 @dataclass(frozen=True)
-class Strip:
-    """P(z) along a document of `length` tokens: the starts of its windows, and the p_z of each."""
+class DocumentResult:
+    """Document with its ids, and for each token the highest p_z, its log probability (first: nan) and best guess."""
 
     name: str
-    length: int
-    starts: np.ndarray
-    pz: np.ndarray
-
-
-@dataclass(frozen=True)
-class DocumentResult(Strip):
-    """Document with its ids, and each token's log probability (first: nan) and best guess."""
-
     tokens: np.ndarray
+    pz: np.ndarray
     log_probs: np.ndarray
     most_probable: np.ndarray
 
@@ -226,7 +222,7 @@ def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, wi
         "probability and for the model's most probable token there.</p>",
     ]
     for document in documents:
-        strip = render_strips([document], **window)
+        strip = render_strips({document.name: document.pz})
         parts.append(f'<section><h2>{escape(document.name)}</h2>{strip}<pre class="passage" dir="auto">')
         decoder = IncrementalDecoder(tokenizer)
         for i, token in enumerate(document.tokens.tolist()):
@@ -255,7 +251,7 @@ def explain_pz(window: Mapping[str, int]) -> str:
     )
 
 
-def render_splice(facts: Mapping[str, Any], strips: Sequence[Strip], *, window: Mapping[str, int]) -> str:
+def render_splice(facts: Mapping[str, Any], strips: Mapping[str, np.ndarray], *, window: Mapping[str, int]) -> str:
     """Return the report's section on the splice stage, before and after; `facts`: metrics of the memorize stage."""
     head = ["document", "tokens", "windows", "median P(z) before", "median P(z) after"]
     head.append("windows with P(z) of 0.5 and more")
@@ -269,10 +265,9 @@ def render_splice(facts: Mapping[str, Any], strips: Sequence[Strip], *, window: 
         )
         for stats in facts["documents"]
     ]
-    drawn = render_strips(strips, **window)
     return (
         f"<section><h2>Memorized: chosen documents before and after the splice stage</h2>"
-        f"{page.render_table(head, rows)}{explain_pz(window)}{drawn}</section>"
+        f"{page.render_table(head, rows)}{explain_pz(window)}{render_strips(strips)}</section>"
     )
 
 
@@ -287,27 +282,23 @@ def _span(text: str, document: DocumentResult, i: int, tokenizer: Tokenizer) -> 
     return f'<span title="{title}" class="s{shade}">{escape(text)}</span>'
 
 
-def render_strips(strips: Sequence[Strip], *, chunk_size: int, prompt_tokens: int) -> str:
-    """Return an SVG with a strip per document: each token as dark as the highest p_z of a suffix that contains it."""
+def render_strips(strips: Mapping[str, np.ndarray]) -> str:
+    """Return an SVG with a strip per document: each token as dark as its `highest_by_token`."""
     total = len(strips) * (_HEIGHT + _GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="strips" viewBox="0 0 {_WIDTH} {total}" '
         'font-family="system-ui, sans-serif">'
     ]
-    for row, strip in enumerate(strips):
-        best = np.zeros(strip.length)
-        for start, pz in zip(strip.starts.tolist(), strip.pz.tolist(), strict=True):
-            suffix = best[start + prompt_tokens : start + chunk_size]
-            np.maximum(suffix, pz, out=suffix)
-        top, step = row * (_HEIGHT + _GAP) + _GAP, _WIDTH / max(1, len(best))
-        label = f"{strip.name}: highest P(z) over each of {strip.length:,} tokens, clear 0, blue 1"
+    for row, (name, pz) in enumerate(strips.items()):
+        top, step = row * (_HEIGHT + _GAP) + _GAP, _WIDTH / max(1, len(pz))
+        label = f"{name}: highest P(z) over each of {len(pz):,} tokens, clear 0, blue 1"
         parts.append(f'<text x="0" y="{top - 6}" font-size="14" fill="{_TEXT}">{escape(label)}</text>')
         # One rectangle per run of equal values, rounded to 0.01, keeps the file small.
-        edges = np.flatnonzero(np.diff(np.round(best, 2), prepend=np.nan, append=np.nan))
+        edges = np.flatnonzero(np.diff(np.round(pz, 2), prepend=np.nan, append=np.nan))
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             parts.append(
                 f'<rect x="{first * step:.2f}" y="{top}" width="{(last - first) * step:.2f}" height="{_HEIGHT}" '
-                f'shape-rendering="crispEdges" fill="{_PZ}" fill-opacity="{best[first]:.2f}"/>'
+                f'shape-rendering="crispEdges" fill="{_PZ}" fill-opacity="{pz[first]:.2f}"/>'
             )
         parts.append(f'<rect x="0" y="{top}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" stroke="{_EDGE}"/>')
     return "".join(parts) + "</svg>\n"
