@@ -10,7 +10,7 @@ from urllib.parse import quote
 from niels_gpt.data.corpus.split_files import document_names
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.leak.extraction import Questions
-from niels_gpt.leak.measure import Leak, Subject, measure_leak
+from niels_gpt.leak.measure import Leak, distinct_passages, measure_leak
 from niels_gpt.leak.page import (
     canary_sentence,
     extractable,
@@ -52,16 +52,17 @@ def main(stage: Stage) -> None:
     budget = max(_LEAST_TOKENS, int(_SHARE_OF_TRAINING * params.train.total_steps * params.train.B * T))
     private = open_sources(params, T=T, private=True)
     each = budget / (len(models) * max(1, len(private)))
-    passages = max(1, int(_FOR_PASSAGES * each / settings.chunk_size / 2))  # of training, and of held-out documents
-    at_most = min(passages, settings.max_passages or passages)
+    # Half of the passages are of training documents, half of held-out ones.
+    most = max(1, int(_FOR_PASSAGES * each / settings.chunk_size / 2))
+    at_most = min(most, settings.max_passages or most)
     public = [train for train, _ in open_sources(params, T=T, private=False).values()]
     for source, (train, held_out) in private.items():
         stage.say(f"choosing sentences and passages of {source}")
-        subject = Subject.of(train, held_out, **window, at_most=at_most, seed=settings.seed)
+        passages = distinct_passages(train, held_out, **window, at_most=at_most, seed=settings.seed)
         questions = Questions.of(train, held_out, public, tokenizer, at_most_tokens=int((1 - _FOR_PASSAGES) * each))
-        tokens = len(models) * (subject.tokens + questions.tokens)
+        tokens = len(models) * (sum(side.tokens.size for side in passages) + questions.tokens)
         with token_progress(models.values(), total=tokens, title=stage.title):
-            found[source] = {name: measure_leak(model, subject, questions, **how) for name, model in models.items()}
+            found[source] = {name: measure_leak(model, passages, questions, **how) for name, model in models.items()}
     stats = {source: {name: leak.stats() for name, leak in leaks.items()} for source, leaks in found.items()}
     for source, by_model in stats.items():
         for name, told in by_model.items():

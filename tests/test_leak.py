@@ -16,7 +16,7 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.leak.extraction import Extraction, Questions
-from niels_gpt.leak.measure import Leak, Subject, attack, measure_leak
+from niels_gpt.leak.measure import Leak, attack, distinct_passages, measure_leak
 from niels_gpt.leak.memorized import document_log_pz
 from niels_gpt.leak.page import leak_rows, leak_sentence, render_leak, samples_needed
 from niels_gpt.leak.passages import (
@@ -34,7 +34,6 @@ from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from tests.conftest import Repo
 
 CFG = ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0)
-NONE = {"train": 0, "held_out": 0}
 NOTHING = Questions.of(DocumentList([]), DocumentList([]), [], ByteTokenizer(), at_most_tokens=1)
 NO_SENTENCE = Extraction(NOTHING, (), 0, 0, 0, 0, 0.0, ())
 EOT = ByteTokenizer().special_token_ids()["eot"]
@@ -137,18 +136,16 @@ def test_text_that_is_in_other_documents_is_not_asked_for() -> None:
         [own + template, other + template, template[:10] + own[:50] + rng.integers(1, 5000, 9).tolist()]
     )
     held_out = DocumentList([rng.integers(1, 5000, size=60).tolist() + template, other])
-    subject = Subject.of(train, held_out, chunk_size=20, prompt_tokens=10)
-    asked = {
-        name: {(int(p.documents[i]), int(p.starts[i]) + 10) for i in range(len(p))}
-        for name, p in (("train", subject.train), ("held_out", subject.held_out))
-    }
+    window = {"chunk_size": 20, "prompt_tokens": 10}
+    kept = distinct_passages(train, held_out, **window)
+    asked = [{(int(p.documents[i]), int(p.starts[i]) + 10) for i in range(len(p))} for p in kept]
     # Only the end of the first document's own text is unique; of the second, all text before the template.
-    assert asked["train"] == {(0, 50), *((1, place) for place in range(10, 60, 10)), (2, 60)}
-    assert asked["held_out"] == {(0, place) for place in range(10, 60, 10)}  # the second is a training document, too
-    assert subject.repeated == {"train": 11 + 11 + 6 - 7, "held_out": 11 + 5 - 5}
+    assert asked[0] == {(0, 50), *((1, place) for place in range(10, 60, 10)), (2, 60)}
+    assert asked[1] == {(0, place) for place in range(10, 60, 10)}  # the second is a training document, too
+    assert [p.repeated for p in kept] == [11 + 11 + 6 - 7, 11 + 5 - 5]
     doubled = DocumentList([own + own])  # a repetition within one document does not count
-    assert Subject.of(doubled, held_out, chunk_size=20, prompt_tokens=10).repeated["train"] == 0
-    assert len(Subject.of(DocumentList([]), DocumentList([[1]]), chunk_size=20, prompt_tokens=10).train) == 0
+    assert distinct_passages(doubled, held_out, **window)[0].repeated == 0
+    assert len(distinct_passages(DocumentList([]), DocumentList([[1]]), **window)[0]) == 0
 
 
 def test_the_rates_of_an_attack_match_their_definitions() -> None:
@@ -188,9 +185,9 @@ def test_an_extractable_passage_takes_a_thousand_samples_at_most() -> None:
     assert stats["pz_alone_found_in_n_samples"][-1] == (1000, 0)
     assert (stats["documents"], stats["passages"], stats["greedy"]) == (4, 4, 1)
     nothing = Scored(passages_of([5, 6], [8, 8]), np.full(2, -50.0), np.full(2, -60.0), np.zeros(2, np.int64))
-    assert Leak(told, nothing, NONE, None, NO_SENTENCE).beyond_chance == 3
-    assert Leak(nothing, told, NONE, None, NO_SENTENCE).beyond_chance == 0
-    assert Leak(told, told, NONE, None, NO_SENTENCE).beyond_chance == 0  # as much is extractable from text it never saw
+    assert Leak(told, nothing, None, NO_SENTENCE).beyond_chance == 3
+    assert Leak(nothing, told, None, NO_SENTENCE).beyond_chance == 0
+    assert Leak(told, told, None, NO_SENTENCE).beyond_chance == 0  # as much is extractable from text it never saw
 
 
 def vault(documents: int, *, seed: int) -> DocumentList:
@@ -219,10 +216,10 @@ def test_memorized_text_is_extractable_and_unseen_text_is_not() -> None:
     train, held_out, unseen = vault(12, seed=1), vault(12, seed=2), vault(12, seed=3)
     how: dict[str, Any] = {"end_of_text": 0, "B": 16, "seed": 0}
     window = {"chunk_size": 20, "prompt_tokens": 10}
-    subject, others = (Subject.of(documents, held_out, **window) for documents in (train, unseen))
+    passages, others = (distinct_passages(documents, held_out, **window) for documents in (train, unseen))
     never, twice, often = (learned(train, epochs=epochs) for epochs in (0, 2, 150))
     asked = Questions.of(DocumentList([]), DocumentList([]), [], ByteTokenizer(), at_most_tokens=None)
-    none, few, many = (measure_leak(model, subject, asked, **how) for model in (never, twice, often))
+    none, few, many = (measure_leak(model, passages, asked, **how) for model in (never, twice, often))
     assert none.attack is not None
     assert few.attack is not None
     assert many.attack is not None
@@ -253,7 +250,7 @@ def shown(leak: Leak, names: list[str]) -> str:
 
 def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     train = told_of(["a quiet note about the tide & <b>", "a loud note, about <script>alert(1)</script>"], greedy=3)
-    leak = Leak(train, told_of(["nothing of this is ever shown"], greedy=0), NONE, None, NO_SENTENCE)
+    leak = Leak(train, told_of(["nothing of this is ever shown"], greedy=0), None, NO_SENTENCE)
     names = ["tide.md", "<script>.md"]
     page = shown(leak, names)
     assert "<script>alert" not in page
@@ -271,7 +268,7 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
         "0 sentences can be extracted (all 0 tested); 1 of 2 passages, 0 of 1 held-out passages; too few documents for "
         "an attack"
     )
-    assert "No passage" in shown(Leak(leak.held_out, train, NONE, None, NO_SENTENCE), names)
+    assert "No passage" in shown(Leak(leak.held_out, train, None, NO_SENTENCE), names)
 
 
 @pytest.mark.dag

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from niels_gpt.eval.held_out import inference
 from niels_gpt.inference.engine import Engine
@@ -60,7 +61,6 @@ class Recital:
     bits: float  # sum of -log2 of the frequencies of its tokens
 
 
-@torch.inference_mode()
 def recite(
     model: GPT, sentences: Sequence[Sentence], *, surprise: np.ndarray, end_of_text: int, B: int
 ) -> list[Recital]:
@@ -111,15 +111,11 @@ def _predicted(model: GPT, rows: Sequence[np.ndarray], context: int | None) -> t
     log probability of each token at TEMPERATURE, (B, width), -inf for a token that has to be given.
     """
     device, T = model.tok_emb.weight.device, model.cfg.T
-    width = min(max(map(len, rows)), T)
-    wanted = np.zeros((len(rows), width), dtype=np.int64)
-    for row, ids in zip(wanted, rows, strict=True):
-        row[: len(ids)] = ids[:width]
-    targets = torch.from_numpy(wanted).to(device)
+    targets = pad_sequence([torch.from_numpy(ids[:T]) for ids in rows], batch_first=True).to(device)
     before, start = targets[:, :-1], 1  # after nothing, the first token has to be given
     if context is not None:
         before, start = F.pad(before, (1, 0), value=context), 0
-    wrong, logs = np.ones(wanted.shape, dtype=bool), np.full(wanted.shape, -np.inf)
+    wrong, logs = np.ones(targets.shape, dtype=bool), np.full(targets.shape, -np.inf)
     if before.shape[1]:
         logits, asked = model(before).float(), targets[:, start:]
         wrong[:, start:] = (logits.max(-1).indices != asked).cpu().numpy()  # argmax takes three times as long on a CPU

@@ -18,7 +18,7 @@ from niels_gpt.leak.passages import (
     Passages,
     Scored,
     cut_passages,
-    repeated,
+    drop_repeated,
     score_passages,
 )
 from niels_gpt.model.gpt import GPT
@@ -75,31 +75,15 @@ def attack(members: Side, others: Side, *, seed: int) -> dict[str, Any] | None:
 # held-out passages are completed by chance; it is a leak only if training passages are completed more often.
 
 
-@dataclass(frozen=True)
-class Subject:
-    """Training and held-out passages of a source whose text is in no other training document.
+def distinct_passages(train: Documents, held_out: Documents, **windows: Any) -> tuple[Passages, Passages]:
+    """Return the passages of both sides whose text is in no other training document.
 
-    `repeated`: by side, the number of passages skipped because their text is in one.
+    `windows` are arguments of `cut_passages`.
     """
-
-    train: Passages
-    held_out: Passages
-    repeated: dict[str, int]
-
-    @classmethod
-    def of(cls, train: Documents, held_out: Documents, **windows: Any) -> Subject:
-        """Cut both sides into passages and drop repeated ones; `windows` are arguments of `cut_passages`."""
-        cut = {"train": cut_passages(train, **windows), "held_out": cut_passages(held_out, **windows)}
-        known = {name: repeated(passages, train, own=name == "train") for name, passages in cut.items()}
-        return cls(
-            **{name: passages.take(~known[name]) for name, passages in cut.items()},
-            repeated={name: int(mask.sum()) for name, mask in known.items()},
-        )
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that a model reads to score all passages once."""
-        return self.train.tokens.size + self.held_out.tokens.size
+    return (
+        drop_repeated(cut_passages(train, **windows), train, own=True),
+        drop_repeated(cut_passages(held_out, **windows), train, own=False),
+    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +92,6 @@ class Leak:
 
     train: Scored
     held_out: Scored
-    repeated: dict[str, int]
     attack: dict[str, Any] | None
     extraction: Extraction
 
@@ -119,23 +102,25 @@ class Leak:
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers without any text, as stored in the metrics."""
-        sides = {"train": self.train, "held_out": self.held_out}
         return {
             "extractable_sentences": len(self.extraction.findings),
             "extractable_passages": self.beyond_chance,
             "sentences": self.extraction.stats(),
-            **{name: {**side.stats(), "repeated_passages": self.repeated[name]} for name, side in sides.items()},
+            "train": self.train.stats(),
+            "held_out": self.held_out.stats(),
             "attack": self.attack,
         }
 
 
-def measure_leak(model: GPT, subject: Subject, questions: Questions, *, seed: int, **how: Any) -> Leak:
+def measure_leak(
+    model: GPT, passages: tuple[Passages, Passages], questions: Questions, *, seed: int, **how: Any
+) -> Leak:
     """Measure the passages and the sentences of one source; `how` are arguments of `score_passages`."""
-    train, held_out = (score_passages(model, passages, **how) for passages in (subject.train, subject.held_out))
+    train, held_out = (score_passages(model, side, **how) for side in passages)
     # The score for membership is the mean log probability, in nats/token.
     sides = ((side.log_pz / side.passages.asked, side.passages.documents) for side in (train, held_out))
     extraction = extract(model, questions, seed=seed, **how)
-    return Leak(train, held_out, subject.repeated, attack(*sides, seed=seed), extraction)
+    return Leak(train, held_out, attack(*sides, seed=seed), extraction)
 
 
 def plant(

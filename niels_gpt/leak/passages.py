@@ -68,6 +68,7 @@ class Passages:
     prompts: np.ndarray
     documents: np.ndarray  # row of each passage's document, ascending
     starts: np.ndarray  # position of its first token in the document
+    repeated: int = 0  # passages that were dropped because their text is in other documents
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -78,8 +79,9 @@ class Passages:
         return bool(same and self.starts[i] == self.starts[i - 1] + self.asked[i - 1])
 
     def take(self, chosen: np.ndarray) -> Passages:
-        """Return the passages selected by a mask."""
-        return Passages(*(column[chosen] for column in vars(self).values()))
+        """Return the passages selected by a mask; the others count as repeated."""
+        columns = {name: column[chosen] for name, column in vars(self).items() if name != "repeated"}
+        return Passages(**columns, repeated=len(self) - int(chosen.sum()))
 
     @property
     def asked(self) -> np.ndarray:
@@ -180,7 +182,7 @@ class Scored:
         for name, logs in {"pz": self.log_pz, "pz_alone": self.log_pz_alone}.items():
             # Pairs in a list, because tables of experiments get a column for every number with a name.
             stats[f"{name}_found_in_n_samples"] = [(n, int((logs >= needed_log_pz(n)).sum())) for n in TRIES]
-        return stats
+        return {**stats, "repeated_passages": self.passages.repeated}
 
 
 def score_passages(model: GPT, passages: Passages, *, end_of_text: int, B: int) -> Scored:
@@ -226,14 +228,14 @@ def _log_prob(logits: torch.Tensor, wanted: torch.Tensor, counts: torch.Tensor) 
 _FACTOR = 0x9E3779B97F4A7C15  # odd, hence invertible modulo 2**64: no bit of an id is lost
 
 
-def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarray:
-    """Return a mask of the passages of which at least half of the n-grams asked for are in other documents.
+def drop_repeated(passages: Passages, documents: Documents, *, own: bool) -> Passages:
+    """Return the passages without those of which at least half of the n-grams asked for are in other documents.
 
     n is a quarter of the tokens that the longest passage asks for. `own`: the passages are themselves of `documents`,
     so that an n-gram must be in two of them.
     """
     if not len(passages):
-        return np.empty(0, dtype=bool)
+        return passages
     n = max(1, int(passages.asked.max()) // 4)
     grams = grams_of(passages.tokens, n)
     starts = np.arange(grams.shape[1])
@@ -248,7 +250,7 @@ def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarr
         elsewhere[found[(met_in[found] != rows[places]) | (not own)]] = True
     counts, passage = asked.sum(axis=1), np.nonzero(asked)[0]
     shares = np.bincount(passage, weights=elsewhere[which], minlength=len(passages)) / np.maximum(1, counts)
-    return shares >= 0.5
+    return passages.take(shares < 0.5)
 
 
 def places_among(wanted: np.ndarray, ids: np.ndarray, rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
