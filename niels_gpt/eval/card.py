@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from niels_gpt.config import Renderer
 from niels_gpt.eval.generations import (
@@ -263,10 +264,8 @@ def text_nats(model: nn.Module, tokenizer: Tokenizer, texts: Sequence[str], *, T
     with inference(model):
         for start in range(0, len(parts), B):
             batch = parts[start : start + B]
-            longest = max(len(ids) for _, ids in batch)
-            whole = torch.full((len(batch), longest), IGNORE_INDEX)
-            for row, (_, ids) in zip(whole, batch, strict=True):
-                row[: len(ids)] = torch.tensor(ids)
+            rows = [torch.tensor(ids) for _, ids in batch]
+            whole = pad_sequence(rows, batch_first=True, padding_value=IGNORE_INDEX)
             x, y = whole[:, :-1].clamp(min=0).to(device), whole[:, 1:].to(device)
             of = np.array([i for i, _ in batch])
             np.add.at(nats, of, token_losses(model, x, y).double().sum(dim=1).cpu().numpy())

@@ -167,40 +167,26 @@ def mean_score(
     max_tokens: int | None = None,
 ) -> Score:
     """Return the Score of flat parts (losses in nats, targets, quoted?), up to the one that reaches `max_tokens`."""
-    every, kept = _Sums(), _Sums()
+    # Rows: all targets, and those outside of quotes. Columns: nats, nats of ids with text, tokens, bytes of text.
+    sums = np.zeros((2, 4))
     for losses, targets, quoted in parts:
         lengths = torch.from_numpy(token_bytes).to(targets.device)[targets]
-        every.add(losses, lengths)
-        kept.add(losses[~quoted], lengths[~quoted])
-        if max_tokens is not None and every.tokens >= max_tokens:
+        for row, kept in zip(sums, (torch.ones_like(quoted), ~quoted), strict=True):
+            nats, sizes = losses[kept], lengths[kept]
+            row += [float(nats.sum()), float(nats[sizes > 0].sum()), len(nats), int(sizes.sum())]
+        if max_tokens is not None and sums[0, 2] >= max_tokens:
             break
+    tokens, unquoted = sums[:, 2].astype(int).tolist()
+    means = (sums[:, 0] / np.maximum(1, sums[:, 2])).tolist()
+    bits = (sums[:, 1] / math.log(2) / np.maximum(1, sums[:, 3])).tolist()
     return Score(
-        nats=every.nats / every.tokens,
-        bits_per_byte=every.bits_per_byte(),
-        tokens=every.tokens,
-        quoted_tokens=every.tokens - kept.tokens,
-        nats_without_quotes=kept.nats / kept.tokens if kept.tokens else None,
-        bits_per_byte_without_quotes=kept.bits_per_byte() if kept.tokens else None,
+        nats=means[0],
+        bits_per_byte=bits[0],
+        tokens=tokens,
+        quoted_tokens=tokens - unquoted,
+        nats_without_quotes=means[1] if unquoted else None,
+        bits_per_byte_without_quotes=bits[1] if unquoted else None,
     )
-
-
-@dataclass
-class _Sums:
-    """Running sums over tokens. Those without text (the end of a document) count only in `nats` and `tokens`."""
-
-    nats: float = 0.0
-    text_nats: float = 0.0
-    tokens: int = 0
-    text_bytes: int = 0
-
-    def add(self, losses: torch.Tensor, lengths: torch.Tensor) -> None:
-        self.nats += float(losses.sum())
-        self.text_nats += float(losses[lengths > 0].sum())
-        self.tokens += len(losses)
-        self.text_bytes += int(lengths.sum())
-
-    def bits_per_byte(self) -> float:
-        return self.text_nats / math.log(2) / max(1, self.text_bytes)
 
 
 def _on_device(segments: torch.Tensor | None, device: str) -> dict[str, torch.Tensor]:
