@@ -243,7 +243,7 @@ class SourceIndex:
     """Index of the source `name` in a folder; its documents come from `input`, a folder, a file or None: unknown."""
 
     def __init__(self, name: str, folder: Path, input: Path | None) -> None:
-        self.name, self.input, self.folder = name, input, folder
+        self.name, self.input = name, input
         try:
             with (folder / TEXT).open("rb") as file:
                 self.text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -79,17 +79,15 @@ class Library:
         found = []
         most = math.log2(max(1, self._words))  # bits of a word that occurs once
         for start, stop in self.maximal_spans(data):
-            counts = [self._count(data[first:last]) for first, last in word_bounds(data[start:stop]) + start]
+            wanted = data[start:stop]
+            counts = [self._count(wanted[first:last]) for first, last in word_bounds(wanted)]
             bits = [math.log2(self._words / max(1, count)) for count in counts]
-            if sum(bits) >= most + _MARGIN_BITS and max(bits) > min(_COMMON_BITS, most - 2):
-                found.append((sum(bits), start, stop))
-        spans = []
-        for bits_in_span, start, stop in sorted(found, key=lambda one: -one[0]):
-            wanted, first = data[start:stop], len(data[:start].decode())
-            words = wanted.decode()
-            count, places = self._count(wanted), self.places(wanted)
-            spans.append(Span(first, first + len(words), words, count, round(bits_in_span, 1), places))
-        return spans
+            total = sum(bits)
+            if total >= most + _MARGIN_BITS and max(bits) > min(_COMMON_BITS, most - 2):
+                first, words = len(data[:start].decode()), wanted.decode()
+                count, places = self._count(wanted), self.places(wanted)
+                found.append((total, Span(first, first + len(words), words, count, round(total, 1), places)))
+        return [span for _, span in sorted(found, key=lambda one: -one[0])]
 
     def maximal_spans(self, text: bytes) -> list[tuple[int, int]]:
         """Return the byte ranges of words that occur verbatim in a training document and are in no longer such range.
