@@ -15,7 +15,6 @@ from niels_gpt.leak.measure import (
     COPIES,
     REFERENCES,
     Canary,
-    CanaryExposure,
     exposure_stats,
     make_canaries,
     measure_exposure,
@@ -83,12 +82,12 @@ def test_exposure_is_high_for_what_was_learned_and_chance_for_what_was_not() -> 
     canaries = make_canaries(9, seed=1)
     others = make_canaries(60, seed=2)
     model = learned([canary.sentence for canary in canaries], steps=240)
-    found = measure_exposure(model, TOKENIZER, [*canaries, *others], seed=1, B=512)
-    known, unknown = found[: len(canaries)], found[len(canaries) :]
-    assert all(exposure.bits == np.log2(REFERENCES + 1) for exposure in known)
-    assert sum(exposure.extracted for exposure in known) > 5
-    assert 0.7 < np.mean([exposure.bits for exposure in unknown]) < 2.5  # 1.44 bits are expected by chance
-    assert not any(exposure.extracted for exposure in unknown)
+    bits, extracted = measure_exposure(model, TOKENIZER, [*canaries, *others], seed=1, B=512)
+    n = len(canaries)
+    assert (bits[:n] == np.log2(REFERENCES + 1)).all()
+    assert extracted[:n].sum() > 5
+    assert 0.7 < bits[n:].mean() < 2.5  # 1.44 bits are expected by chance
+    assert not extracted[n:].any()
 
 
 @pytest.mark.slow
@@ -96,18 +95,21 @@ def test_a_model_that_gives_all_sentences_one_probability_has_no_exposure() -> N
     model = GPT(TINY)
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
-    found = measure_exposure(model, TOKENIZER, [Canary("The code word of bababa is", " bebebe.", 4)], seed=1, B=512)
-    assert found == [CanaryExposure(4, 0.0, extracted=False)]
+    canary = Canary("The code word of bababa is", " bebebe.", 4)
+    bits, extracted = measure_exposure(model, TOKENIZER, [canary], seed=1, B=512)
+    assert (bits.tolist(), extracted.tolist()) == ([0.0], [False])
 
 
 def test_a_short_context_is_given_what_fits_of_the_beginning() -> None:
     model = GPT(ModelConfig(V=TOKENIZER.vocab_size, T=12, C=16, L=1, H=2, d_ff=32, dropout=0.0))
-    assert len(measure_exposure(model, TOKENIZER, make_canaries(2, seed=1), seed=1, B=512)) == 2
+    bits, _ = measure_exposure(model, TOKENIZER, make_canaries(2, seed=1), seed=1, B=512)
+    assert len(bits) == 2
 
 
 def test_exposure_is_reported_by_number_of_copies() -> None:
-    found = [CanaryExposure(1, 1.0, False), CanaryExposure(1, 3.0, False), CanaryExposure(16, 12.0, True)]
-    stats = {"source": "roam", "references": 4095, "by_copies": exposure_stats(found)}
+    canaries = [Canary("", "", copies) for copies in (1, 1, 16)]
+    by_copies = exposure_stats(canaries, np.array([1.0, 3.0, 12.0]), np.array([False, False, True]))
+    stats = {"source": "roam", "references": 4095, "by_copies": by_copies}
     assert stats["by_copies"] == {
         "1": {"sentences": 2, "mean_bits": 2.0, "most_bits": 3.0, "extracted": 0},
         "16": {"sentences": 1, "mean_bits": 12.0, "most_bits": 12.0, "extracted": 1},

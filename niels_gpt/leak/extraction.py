@@ -145,16 +145,13 @@ def token_surprise(documents: Documents, V: int) -> np.ndarray:
 
 def standing_in(spans: Sequence[np.ndarray], documents: Iterable[Documents]) -> np.ndarray:
     """Return a mask of the spans that occur in `documents`: all hashes of a span's n-grams must be found."""
-    sizes = [_gram_size(span) for span in spans]
-    grams = [grams_of(span, n) for span, n in zip(spans, sizes, strict=True)]
-    wanted = {
-        n: np.unique(np.concatenate([g for g, m in zip(grams, sizes, strict=True) if m == n])) for n in set(sizes)
-    }
-    met = {n: np.zeros(len(hashes), dtype=bool) for n, hashes in wanted.items()}
+    grams = [(n, grams_of(span, n)) for span in spans if (n := _gram_size(span))]
+    wanted = {n: np.unique(np.concatenate([own for m, own in grams if m == n])) for n, _ in grams}
+    met: dict[int, set[int]] = {n: set() for n in wanted}
     for ids, rows in chain.from_iterable(map(joined, documents if spans else ())):
         for n, hashes in wanted.items():
-            met[n][places_among(hashes, ids, rows, n)[0]] = True
-    return np.array([bool(met[n][np.searchsorted(wanted[n], g)].all()) for g, n in zip(grams, sizes, strict=True)])
+            met[n].update(hashes[places_among(hashes, ids, rows, n)[0]].tolist())
+    return np.array([met[n].issuperset(own.tolist()) for n, own in grams])
 
 
 def _gram_size(span: np.ndarray) -> int:

@@ -176,15 +176,6 @@ class Canary:
         return self.beginning + self.secret
 
 
-@dataclass(frozen=True)
-class CanaryExposure:
-    """Exposure of one canary in bits, and whether greedy decoding from its beginning gives its secret."""
-
-    copies: int
-    bits: float
-    extracted: bool
-
-
 def make_canaries(n: int, *, seed: int) -> list[Canary]:
     """Return n canaries with different owners, with 1, 4 and 16 copies in turn."""
     # Sample twice as many (owner, secret) as needed, of 3 syllables each: 70**3 names leave n that differ.
@@ -204,17 +195,18 @@ def planted_texts(canaries: Sequence[Canary]) -> list[str]:
 
 def measure_exposure(
     model: GPT, tokenizer: Tokenizer, canaries: Sequence[Canary], *, seed: int, B: int
-) -> list[CanaryExposure]:
-    """Return the exposure of each canary among 4095 sentences that were not planted; `B`: sentences per pass."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (exposure in bits, whether greedy decoding from its beginning gives its secret) of each canary.
+
+    Each is ranked among 4095 sentences that were not planted. `B`: sentences per pass.
+    """
     eot, T = tokenizer.special_token_ids()["eot"], model.cfg.T
     references = make_canaries(REFERENCES, seed=derive_seed(seed, "references"))
     asked, others = (_passages(some, tokenizer, eot=eot, T=T) for some in (canaries, references))
     known, unknown = (score_passages(model, passages, end_of_text=eot, B=B) for passages in (asked, others))
     # Ties rank behind the reference, so that a model that gives all sentences one probability has no exposure.
     ranks = 1 + (unknown.log_pz >= known.log_pz[:, None]).sum(axis=1)
-    bits = math.log2(len(references) + 1) - np.log2(ranks)
-    found = zip(canaries, bits.tolist(), (known.greedy == asked.asked).tolist(), strict=True)
-    return [CanaryExposure(canary.copies, bits, extracted) for canary, bits, extracted in found]
+    return math.log2(len(references) + 1) - np.log2(ranks), known.greedy == asked.asked
 
 
 def _passages(canaries: Sequence[Canary], tokenizer: Tokenizer, *, eot: int, T: int) -> Passages:
@@ -229,15 +221,16 @@ def _passages(canaries: Sequence[Canary], tokenizer: Tokenizer, *, eot: int, T: 
     return Passages(tokens, lengths, np.maximum(1, lengths - whole + begun), documents=none, starts=none)
 
 
-def exposure_stats(found: Sequence[CanaryExposure]) -> dict[str, Any]:
+def exposure_stats(canaries: Sequence[Canary], bits: np.ndarray, extracted: np.ndarray) -> dict[str, Any]:
     """Return statistics of the exposure by number of copies, as stored in the metrics."""
+    copies = np.array([canary.copies for canary in canaries])
     return {
-        str(copies): {
-            "sentences": len(of),
-            "mean_bits": float(np.mean([exposure.bits for exposure in of])),
-            "most_bits": max(exposure.bits for exposure in of),
-            "extracted": sum(exposure.extracted for exposure in of),
+        str(n): {
+            "sentences": int(own.sum()),
+            "mean_bits": float(bits[own].mean()),
+            "most_bits": float(bits[own].max()),
+            "extracted": int(extracted[own].sum()),
         }
-        for copies in COPIES
-        if (of := [exposure for exposure in found if exposure.copies == copies])
+        for n in COPIES
+        if (own := copies == n).any()
     }

@@ -88,4 +88,4 @@ def measure_planted_run(stage: Stage) -> dict[str, Any]:
     assert run.best_model is not None, "a finished run has been validated"
     model.load_state_dict(run.best_model)
     found = measure_exposure(model, tokenizer, canaries, seed=settings.seed, B=settings.B)
-    return {"source": source, "references": REFERENCES, "by_copies": exposure_stats(found)}
+    return {"source": source, "references": REFERENCES, "by_copies": exposure_stats(canaries, *found)}
