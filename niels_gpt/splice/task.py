@@ -12,7 +12,7 @@ from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import inference, mean_loss
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
-from niels_gpt.splice.dataset import Example, MultiSpliceDocumentDataset, collate, epoch_order
+from niels_gpt.splice.dataset import Example, MultiSpliceDocumentDataset, epoch_order
 from niels_gpt.splice.spans import validation_grid
 from niels_gpt.train.task import ALL, Batch
 
@@ -69,7 +69,7 @@ class SpliceTask:
                 K = min(rules.content_length or rules.S, rules.S, L)
                 pairs = validation_grid(L, rules.S, rules.content_length)
                 examples = np.array([(i, t, s, K) for t, s in pairs])
-                grid = collate(self.dataset.docs, examples, S=rules.S, pad_id=self.dataset.pad_id)
+                grid = self.dataset.collate(examples)
                 # All rows have equally many targets, so ranks are weighted by rows.
                 rows = ranks.share(len(pairs))
                 share = len(pairs[rows]) / len(pairs)
