@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,19 +54,14 @@ def inference(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-@runtime_checkable
-class Scorer(Protocol):
-    """Model that can compute its losses faster than through its logits."""
-
-    def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
-        """Return the same as `token_losses`."""
-        ...
-
-
 def token_losses(model: nn.Module, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
-    """Return the loss of each token (B, T) in nats, 0 at ignored targets. `ids`: position_ids, segment_ids."""
-    if isinstance(model, Scorer):
-        return model.losses(x, y, **ids)
+    """Return the loss of each token (B, T) in nats, 0 at ignored targets. `ids`: position_ids, segment_ids.
+
+    A model may have `losses`, which returns the same faster than through its logits (`train.step.RecordedModel`).
+    """
+    losses: Callable[..., torch.Tensor] | None = getattr(model, "losses", None)
+    if losses is not None:
+        return losses(x, y, **ids)
     logits = model(x, **ids)
     flat = F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
     return flat.view_as(y)

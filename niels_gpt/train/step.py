@@ -144,7 +144,7 @@ class PlainStep:
             _copy(self._averages, state.get("averages", []))
 
     def validated(self, model: GPT) -> nn.Module:
-        """Wrap the model for validation; may return a Scorer."""
+        """Wrap the model for validation; may return a RecordedModel."""
         return model
 
     def _prepare(self, lr: float, n: int) -> None:
