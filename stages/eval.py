@@ -12,7 +12,7 @@ from niels_gpt.cache.windows import check_lengths, open_mix
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
 from niels_gpt.eval import EvalRules
 from niels_gpt.eval.ability import measured_ability
-from niels_gpt.eval.card import OPENINGS, Card, blind_card, card_rows, human_card, measure_card
+from niels_gpt.eval.card import Card, blind_card, card_rows, human_card, measure_card, probe_texts
 from niels_gpt.eval.chats import score_chats
 from niels_gpt.eval.generations import Sampler, Text, held_out_replies, held_out_texts, known_words
 from niels_gpt.eval.held_out import YARDSTICKS, Score, score_stream, yardstick_bits
@@ -117,7 +117,7 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
 
     samples = samples_of(models, tokenizer, settings)
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")
-    texts = held_out_texts(list(streams.values()), tokenizer, n=len(OPENINGS))
+    texts = held_out_texts(list(streams.values()), tokenizer, n=len(probe_texts("opening")))
     people = human_card(texts, replies, known=known[layout.PRETRAINED.name])
     card = card_rows(cards, blind=blind_card(tokenizer), people=people)
     flops = flops_per_token(pretrained, T=T)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -41,112 +41,51 @@ SEED = 1
 _WRONG = 3  # misspellings per word
 _VOWELS, _CONSONANTS = "aeiou", "bdfgklmnprstv"
 
-# Half of the words are common, half rare.
-_WORD_LIST = """
-morning evening weather mountain winter summer garden window kitchen village country history science language machine
-mother brother children doctor teacher picture letter number question answer reason century minute friend animal island
-forest valley bridge castle church market station engine captain soldier kingdom president council silver bottle
-lighthouse carpenter orchestra umbrella parliament mathematics telescope vegetable harvest skeleton cathedral volcano
-laboratory elephant butterfly chocolate avalanche philosophy architect calendar dictionary furniture geography hurricane
-instrument landscape microscope neighbour orchard passenger reservoir sculpture territory universe vocabulary wilderness
-expedition manuscript thunder blanket feather alphabet newspaper breakfast sentence musician railway leather
-"""
-_WORDS = _WORD_LIST.split()
-_WORD_IN = ("It was the {} again.", "He saw a {} there.", "And then the {} came.", "No {} was found.")
-
 MARKS = {'"': '"', "(": ")", "[": "]"}
-_MARKED_IN = (
-    "The second line, {}, was hard to read.",
-    "On the door it said {} in large letters.",
-    "She added {} at the end of the page.",
-    "Below the map was {} in red.",
-)
-_MARKED = (
-    "the water is cold",
-    "see the other side",
-    "not before noon",
-    "two of them",
-    "the old road",
-    "as far as we know",
-)
 _MARKED_TEXTS = 12  # sampled from all combinations of sentence and phrase
-
-QUESTIONS = (
-    "Hello!",
-    "Who are you?",
-    "What can you do?",
-    "Why is the sea salt?",
-    "How do I boil an egg?",
-    "What is a good name for a cat?",
-    "How many days does a week have?",
-    "What should I cook tonight?",
-    "why do leaves turn red",
-    "Can you tell me a short story?",
-    "I cannot sleep. What helps?",
-    "What is the moon made of?",
-    "how do i tie a knot",
-    "Where does bread come from?",
-    "Explain what a neural network is.",
-    "Is it going to rain?",
-    "What did you do today?",
-    "Why do cats purr?",
-    "Give me one piece of advice.",
-    "What is your favourite book?",
-    "How far away is the sun?",
-    "My plant is dying. What did I do wrong?",
-    "What is two and two?",
-    "Thank you, that was kind.",
-)
-
-OPENINGS = (
-    "The house by the river",
-    "In the first year of the war",
-    "It was late in the evening when",
-    "The city has a long history of",
-    "A good loaf of bread",
-    "She was born in",
-    "Nobody knows why the",
-    "The train to the north",
-    "After the storm, the",
-    "Most of the book is about",
-    "When the engine stopped,",
-    "The second album of the band",
-)
-
-
+_PROBES = Path(__file__).with_name("probes.tsv")  # kind, text; half of the words are common, half rare
 _PAIRS = Path(__file__).with_name("pairs.tsv")  # phenomenon, sentence, the same with a mistake
 
 Choice = tuple[str, ...]  # texts that differ in one word, of which the first is right
 Marked = tuple[Choice, ...]  # a text with all pairs of opening (by row) and closing marks; the diagonal is right
 
 
+def probe_texts(kind: str) -> list[str]:
+    """Return the texts of a kind in probes.tsv, such as "question"."""
+    return [text for own, text in _rows(_PROBES) if own == kind]
+
+
+def _rows(path: Path) -> list[list[str]]:
+    return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+
+
 def spelling_choices(seed: int = SEED) -> list[Choice]:
     """Return one item per word: a sentence with the word, then with misspellings of the same length."""
+    words, sentences = probe_texts("word"), probe_texts("word_in")
     return [
-        tuple(_WORD_IN[i % len(_WORD_IN)].format(it) for it in (word, *_misspelt(word, seed)))
-        for i, word in enumerate(_WORDS)
+        tuple(sentence.format(it) for it in (word, *_misspelt(word, words, seed)))
+        for word, sentence in zip(words, cycle(sentences))
     ]
 
 
 def minimal_pairs() -> list[tuple[str, str, str]]:
     """Return (phenomenon of English grammar, correct sentence, incorrect one), 25 for each of 12 phenomena."""
-    rows = [line.split("\t") for line in _PAIRS.read_text(encoding="utf-8").splitlines()[1:]]
-    return [(phenomenon, good, bad) for phenomenon, good, bad in rows]
+    return [(phenomenon, good, bad) for phenomenon, good, bad in _rows(_PAIRS)]
 
 
 def closing_questions(seed: int = SEED) -> list[Marked]:
     """Return sentences with a quoted or bracketed phrase, each with every combination of marks."""
     made = [
         tuple(tuple(sentence.format(f"{opened}{phrase}{mark}") for mark in MARKS.values()) for opened in MARKS)
-        for sentence in _MARKED_IN
-        for phrase in _MARKED
+        for sentence in probe_texts("marked_in")
+        for phrase in probe_texts("marked")
     ]
     return sorted(made, key=lambda marked: derive_seed(seed, marked[0][0]))[:_MARKED_TEXTS]
 
 
-def _misspelt(word: str, seed: int) -> list[str]:
+def _misspelt(word: str, words: Collection[str], seed: int) -> list[str]:
     slips = (_with_a_slip(word, derive_seed(seed, word, tries)) for tries in count())
-    different = (wrong for wrong in slips if wrong not in _WORDS)
+    different = (wrong for wrong in slips if wrong not in words)
     found: dict[str, None] = {}
     while len(found) < _WRONG:
         found[next(different)] = None
@@ -201,8 +140,8 @@ def measure_card(
     of the model's answers with; if empty, there is no "length". `T` is the context length, `B` the batch size for
     scoring.
     """
-    asked = [(question_prompt(tokenizer, question, renderer), SAMPLING) for question in QUESTIONS]
-    openings = [opening_prompt(tokenizer, opening) for opening in OPENINGS]
+    asked = [(question_prompt(tokenizer, question, renderer), SAMPLING) for question in probe_texts("question")]
+    openings = [opening_prompt(tokenizer, opening) for opening in probe_texts("opening")]
     drawn, greedy = ([(ids, sampling) for ids in openings] for sampling in (SAMPLING, GREEDY))
     written = iter(write_texts(model, tokenizer, [*asked, *drawn, *greedy], seed=seed))
     answers, texts, greedy_texts = (list(islice(written, len(part))) for part in (asked, drawn, greedy))
