@@ -249,19 +249,18 @@ def select_documents(
         rejected = "doc_index_rejected_"
     if not filled:
         raise ValueError("there is no document with a token in it: choose another source")
-    order = _order(mode, lengths, dataset_name)
-    longest = _order("longest", lengths, dataset_name)
-    if len(allowed) >= n:
-        return sorted(allowed, key=order)[:n], f"{rejected}policy"
+    chosen = sorted(allowed, key=_order(mode, lengths, dataset_name))[:n]
+    if len(chosen) == n:
+        return chosen, f"{rejected}policy"
+    others = sorted(set(filled) - set(allowed), key=_order("longest", lengths, dataset_name))
     if n == 1:
-        return [min(filled, key=longest)], f"{rejected}fallback_longest"
-    others = sorted(set(filled) - set(allowed), key=longest)
-    if strict_num_docs or len(allowed) + len(others) < n:
+        return others[:1], f"{rejected}fallback_longest"
+    if strict_num_docs or len(chosen) + len(others) < n:
         raise ValueError(
-            f"only {len(allowed)} of {n} documents match min_doc_length={min_len} and max_doc_length={max_len}: widen "
+            f"only {len(chosen)} of {n} documents match min_doc_length={min_len} and max_doc_length={max_len}: widen "
             "them, lower num_docs, or set strict_num_docs to false"
         )
-    return [*sorted(allowed, key=order), *others[: n - len(allowed)]], "backfilled_longest"
+    return [*chosen, *others[: n - len(chosen)]], "backfilled_longest"
 
 
 def within_first_tokens(lengths: Sequence[int], tokens: int) -> list[int]:
