@@ -200,20 +200,18 @@ class Sampler:
     def texts(self, model: GPT, prompts: Sequence[str]) -> list[tuple[str, str]]:
         """Return (prompt, prompt with its continuation) for each prompt."""
         how: dict[str, Any] = {"temperature": self.sampling.temperature, "top_k": self.sampling.top_k}
-        said = [
-            generate(model, prompt, tokenizer=self.tokenizer, **how, **self._how("sample", i))
+        return [
+            (prompt, generate(model, prompt, tokenizer=self.tokenizer, **how, **self._how("sample", i)))
             for i, prompt in enumerate(prompts)
         ]
-        return list(zip(prompts, said, strict=True))
 
     def replies(self, model: GPT, questions: Sequence[str]) -> list[tuple[str, str]]:
         """Return (question, reply) for each question."""
-        chats = [[{"role": "user", "content": question}] for question in questions]
-        said = [
-            generate_reply(model, chat, self.tokenizer, sampling=self.sampling, **self._how("reply", i))
-            for i, chat in enumerate(chats)
-        ]
-        return list(zip(questions, said, strict=True))
+        found = []
+        for i, question in enumerate(questions):
+            chat, how = [{"role": "user", "content": question}], self._how("reply", i)
+            found.append((question, generate_reply(model, chat, self.tokenizer, sampling=self.sampling, **how)))
+        return found
 
     def _how(self, what: str, i: int) -> dict[str, Any]:
         seed = derive_seed(self.seed, what, i)
