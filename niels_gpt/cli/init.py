@@ -107,7 +107,7 @@ def init(
         plan, text, ahead = _planned(surveys, chats, base=None, **how)
     with without_dvc(Path()):
         commit = write_baseline(text)
-        removed = remove_leftovers(Path(), parse_yaml(text, name="the new params.yaml"))
+        removed = remove_leftovers(parse_yaml(text, name="the new params.yaml"))
     lines = _summary(plan, ahead, commit=commit, removed=removed, hours=hours, own_chats=bool(chats))
     for line in ["", *([said] if base and not start else []), *lines]:
         typer.echo(visible(line))

@@ -34,7 +34,6 @@ from niels_gpt.pipeline.yaml_files import parse_yaml
 
 _IN_A_STORE = re.compile(r"(?:texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # as `place_of` in stores.py names them
 _TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
-_USE = "${item.use}"
 
 
 def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -42,7 +41,7 @@ def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str,
 
     `key` is the source of a foreach stage. Templates are filled in from `raw`, the mapping in params.yaml.
     """
-    declared, item = _stages(read_text(layout.DAG))[name], {}
+    declared, item = _stages()[name], {}
     if "do" in declared:
         items = raw["sources"]
         if not key:
@@ -64,7 +63,7 @@ def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str,
 def stage_titles(raw: Mapping[str, Any]) -> list[str]:
     """Return the names of all stages in dvc.yaml, `load@roam` for one of a foreach; `raw` is the params mapping."""
     titles = []
-    for name, declared in _stages(read_text(layout.DAG)).items():
+    for name, declared in _stages().items():
         titles += [f"{name}@{key}" for key in raw["sources"]] if "do" in declared else [name]
     return titles
 
@@ -76,27 +75,22 @@ def lookup(tree: Any, dotted: str) -> Any:
 
 def out_holding(path: str) -> str | None:
     """Return the output of a stage that a path is, or is in; None if there is none."""
-    for pattern in _out_patterns(read_text(layout.DAG)):
-        if found := re.match(pattern, path):
-            return found[0].rstrip("/")
+    for out in _outs():
+        pattern = "[^/]+".join(map(re.escape, _TEMPLATE.split(out)[::2]))
+        if found := re.match(f"{pattern}(?=/|$)", path):
+            return found[0]
     return None
 
 
-def outs_by_source(text: str) -> list[str]:
-    """Return the outputs that have a source's name in them, as written in dvc.yaml, once for each use."""
-    written = [out for stage in _stages(text).values() if "foreach" in stage for out in _outs(stage)]
-    return list(dict.fromkeys(out.replace(_USE, use) for out in written for use in ("text", "chat")))
-
-
-def remove_leftovers(root: Path, raw: Mapping[str, Any]) -> list[str]:
+def remove_leftovers(raw: Mapping[str, Any]) -> list[str]:
     """Delete outputs of sources that `raw` does not name, if DVC's cache has them; return those sources' names.
 
     DVC leaves them until its next checkout. Stages that depend on a whole folder would run once with them and once
     more without.
     """
     cache, removed = DvcCache(), set()
-    for pattern in outs_by_source(read_text(root / layout.DAG)):
-        for path in sorted(root.glob(pattern.replace("${key}", "*"))):
+    for out in (out for out in _outs() if "${key}" in out):
+        for path in sorted(Path().glob(_TEMPLATE.sub("*", out))):
             name = path.name.removesuffix(".json")
             if name not in raw["sources"] and re.fullmatch(r"[a-z0-9_]+", name) and cache.has(path):
                 discard(path)
@@ -115,22 +109,20 @@ def sentence_with_remedy(error: BaseException) -> str:
     return said
 
 
-@lru_cache(maxsize=2)  # dvc.yaml is read again when a stage ends, mostly unchanged
-def _stages(text: str) -> dict[str, Any]:
-    return parse_yaml(text, name=str(layout.DAG))["stages"]
+# Both files are read again when a stage ends, mostly unchanged.
+_parsed_dag, _parsed_params = lru_cache(maxsize=2)(parse_yaml), lru_cache(maxsize=2)(parse_params)
 
 
-def _out_patterns(text: str) -> Iterator[str]:
-    for stage in _stages(text).values():
-        for out in _outs(stage):
-            yield "[^/]+".join(map(re.escape, _TEMPLATE.split(out)[::2])) + "(?=/|$)"
+def _stages() -> dict[str, Any]:
+    return _parsed_dag(read_text(layout.DAG), name=str(layout.DAG))["stages"]
 
 
-def _outs(stage: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the outputs of a stage as written, with templates."""
-    declared = stage.get("do", stage)
-    for out in (out for kind in ("outs", "metrics", "plots") for out in declared.get(kind, [])):
-        yield out if isinstance(out, str) else next(iter(out))
+def _outs() -> Iterator[str]:
+    """Yield the outputs of all stages as written, with templates."""
+    for stage in _stages().values():
+        declared = stage.get("do", stage)
+        for out in (out for kind in ("outs", "metrics", "plots") for out in declared.get(kind, [])):
+            yield out if isinstance(out, str) else next(iter(out))
 
 
 # Stages disabled in params.yaml (`sft.run: false`). DVC cannot disable a stage by a parameter and requires all outputs
@@ -284,11 +276,11 @@ def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     )
 
 
-_parsed_params = lru_cache(maxsize=2)(parse_params)  # read again when a stage ends, mostly unchanged
-_OF_SOURCES = ("use", "input", "remote")  # always seen, as is `runtime`, which changes no result
+# Always seen: `runtime`, which changes no result, and these keys of a source.
+_SEEN = re.compile(r"runtime(\.|$)|sources\.\w+\.(use|input|remote)$")
 
 
-def only_declared(section: Any, declared: Sequence[str], path: str = "", *, whole: bool = False) -> Any:
+def only_declared(section: Any, declared: Sequence[str], path: str = "") -> Any:
     """Return the parameters without those that dvc.yaml does not declare for the stage.
 
     So no stage can depend on a parameter without DVC's knowledge: any other, even one with a default, is an
@@ -297,15 +289,12 @@ def only_declared(section: Any, declared: Sequence[str], path: str = "", *, whol
     seen: dict[str, Any] = {}
     for name, value in section.items() if isinstance(section, dict) else section:
         at = f"{path}.{name}".removeprefix(".")
-        known = whole or at in declared or at == "runtime" or (path.startswith("sources.") and name in _OF_SOURCES)
         if name == "seed" and "seed" not in declared and not path.endswith(".load"):
             continue
-        if isinstance(value, Section | dict):
-            below = only_declared(value, declared, at, whole=known)
-            if known or dict(below):
-                seen[name] = below
-        elif known:
-            seen[name] = value
+        below = only_declared(value, declared, at) if isinstance(value, Section | dict) else value
+        known = _SEEN.match(at) or any(f"{at}.".startswith(f"{key}.") for key in declared)
+        if known or (below is not value and dict(below)):
+            seen[name] = below
     if isinstance(section, dict):
         return seen
     bare = type(section).model_construct()
@@ -329,12 +318,10 @@ def digest(path: Path, *, whole: bool = False) -> str:
     if not path.is_dir():
         return "absent"
     tree = hashlib.sha256()
-    # Like DVC, do not follow linked folders, which may form a cycle; only the link itself counts.
-    for folder, subfolders, files in os.walk(path):
-        linked = [name for name in subfolders if Path(folder, name).is_symlink()]
+    for folder, subfolders, files in os.walk(path):  # like DVC, does not follow linked folders
         subfolders[:] = sorted(set(subfolders) - layout.UNWATCHED)
-        for name in sorted({*files, *linked} - layout.UNWATCHED):
+        for name in sorted(set(files) - layout.UNWATCHED):
             file = Path(folder, name)
-            said = f"link to {os.readlink(file)}" if name in linked else digest(file, whole=whole)
-            tree.update(f"{file.relative_to(path).as_posix()}\0{said}\n".encode(errors="surrogateescape"))
+            said = f"{file.relative_to(path).as_posix()}\0{digest(file, whole=whole)}\n"
+            tree.update(said.encode(errors="surrogateescape"))
     return tree.hexdigest()
