@@ -21,7 +21,7 @@ from niels_gpt.pipeline.stores import open_engine, place_of
 def main(stage: Stage) -> None:
     """Read the source, screen it for secrets and personal data, and write its parts and manifest."""
     source, max_tokens = stage.source, stage.source.budget.tokens()
-    settings, runtime, text_bytes = source.settings(), stage.params.runtime, stage.params.parts.text_bytes
+    settings, runtime, text_bytes = source.load.settings(), stage.params.runtime, stage.params.parts.text_bytes
     path, revision = located(source.input, settings)
     request = Request(path, revision, max_tokens=max_tokens, patience_s=runtime.hub_patience_s)
     engine, out = open_engine(stage.params), layout.RAW / stage.key

@@ -11,33 +11,16 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import combinations, permutations, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from niels_gpt.config import ModelConfig, Section, Seed
 from niels_gpt.data.corpus.mix import mix_probabilities
 from niels_gpt.eval import EvalRules
 from niels_gpt.files.messages import read_text
 from niels_gpt.leak import LeakRules
-from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.sections import (
-    Base,
-    Byte,
-    Duplicates,
-    FineTuning,
-    Index,
-    Memorize,
-    Model,
-    ModelOnBase,
-    Parts,
-    Pretrained,
-    Pretraining,
-    Runtime,
-    SentencePiece,
-    Source,
-    Splice,
-)
+from niels_gpt.pipeline import layout, sections
 from niels_gpt.pipeline.yaml_files import ParamsError, Problem, completed, explain, parse_yaml
 from niels_gpt.splice.spans import SpanRules, check_doc_index
 
@@ -50,41 +33,34 @@ class Params(Section):
     model_config = ConfigDict(allow_inf_nan=True)  # weights are checked by their own rule
 
     seed: Annotated[Seed, "of everything random; a section may have a seed of its own"]
-    model: Model
+    model: sections.Model
     p_train: Annotated[Weights, "how often a training row comes from each source of text; 0 leaves it out"]
     p_val: Annotated[Weights, "what the loss during training is validated on"]
-    train: Pretraining
-    sources: dict[str, Source]
+    train: sections.Pretraining
+    sources: dict[str, sections.Source]
     p_sft: Annotated[Weights, "how often a fine-tuning row comes from each source of chats"]
-    sft: FineTuning
-    base: Base
-    tokenizer: Annotated[Byte | SentencePiece | Pretrained, Field(discriminator="kind")]
-    duplicates: Duplicates
-    index: Index
-    parts: Parts
+    sft: sections.FineTuning
+    base: sections.Base
+    tokenizer: Annotated[sections.Byte | sections.SentencePiece | sections.Pretrained, Field(discriminator="kind")]
+    duplicates: sections.Duplicates
+    index: sections.Index
+    parts: sections.Parts
     eval: EvalRules
-    splice: Splice
-    memorize: Memorize
+    splice: sections.Splice
+    memorize: sections.Memorize
     leak: LeakRules
-    runtime: Runtime = Field(default_factory=Runtime)
+    runtime: sections.Runtime = Field(default_factory=sections.Runtime)
 
     @property
-    def texts(self) -> dict[str, Source]:
+    def texts(self) -> dict[str, sections.Source]:
         return {name: source for name, source in self.sources.items() if source.use == "text"}
 
     @property
-    def chats(self) -> dict[str, Source]:
+    def chats(self) -> dict[str, sections.Source]:
         return {name: source for name, source in self.sources.items() if source.use == "chat"}
 
 
-if TYPE_CHECKING:
-    ParamsOnBase = Params
-else:
-
-    class ParamsOnBase(Params):
-        """Contents of params.yaml where there is a base, whose shape the model has."""
-
-        model: ModelOnBase
+ParamsOnBase = create_model("ParamsOnBase", __base__=Params, model=(sections.ModelOnBase, ...))  # with the base's shape
 
 
 def shape_of(raw: dict[str, Any]) -> type[Params]:
@@ -125,7 +101,6 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
     return params, raw
 
 
-_SPANS = ("mode", "content_start_mode", "alpha", "include_tail", "suffix_starts", "offset_jitter")
 _Found = Iterator[tuple[str, str]]  # (key, what is wrong with it)
 
 
@@ -284,7 +259,7 @@ def _of_splice(params: Params) -> _Found:
                 "splice.run is false, and what splice learns is what memorize measures: set this to false, too",
             )
         return
-    for text in _refusal(SpanRules, S=2, **splice.spans.model_dump(include=set(_SPANS))):
+    for text in _refusal(SpanRules, S=2, **splice.spans.model_dump()):
         yield "splice.spans", text
     for text in _refusal(check_doc_index, splice.num_docs, splice.doc_index):
         yield "splice.doc_index", text

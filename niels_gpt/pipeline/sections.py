@@ -48,7 +48,7 @@ def section(
 
 
 class CommonLoad(Section):
-    """Keys under `load` that all source kinds have."""
+    """Keys under `load` that all source kinds have; the others, and `kind`, come from the kind's module."""
 
     on_secret: Annotated[
         OnSecret | None,
@@ -58,6 +58,11 @@ class CommonLoad(Section):
     stored: Annotated[
         bool, "true: its parts lie in the store of its remote (runtime.stores), where DVC neither hashes nor moves them"
     ] = False
+
+    def settings(self) -> Any:
+        """Return the kind's own keys as its dataclass."""
+        values = self.model_dump(exclude=set(CommonLoad.model_fields))
+        return source_kinds()[values.pop("kind")].settings(**values)
 
 
 class GivenSplit(Section):
@@ -97,12 +102,32 @@ class Budget(Section):
         return None if None in budgets else sum(budget or 0 for budget in budgets)
 
 
+def check_place(written: str) -> str:
+    """Return a path; raise a ValueError if it may not be an input.
+
+    DVC hashes all of an input and the loader reads it, so it must not contain the project itself or its outputs.
+    """
+    if not written.strip() or not written.isprintable():
+        raise ValueError("the name is empty or not printable: give the file or folder with the text")
+    path, project = Path(os.path.realpath(written)), Path.cwd()
+    if path in (project, *project.parents):
+        raise ValueError("the project itself lies in there: put the text in a folder of its own")
+    if path.is_relative_to(project) and (top := path.relative_to(project).parts[0]) in layout.WRITTEN_HERE:
+        raise ValueError(
+            f"{top}/ is no place for text, the pipeline or its tools write it: put it in a folder of its own"
+        )
+    return written
+
+
 class Source(Section):
     """Source of documents (`use: text`) or of chats (`use: chat`)."""
 
     use: Annotated[Literal["text", "chat"], "text to pretrain on, or chats to fine-tune on; the kind holds one of them"]
     input: Annotated[
-        str, MinLen(1), "file or folder that DVC watches and the loader reads; data/no-input.md for a hub dataset"
+        str,
+        MinLen(1),
+        AfterValidator(check_place),
+        "file or folder that DVC watches and the loader reads; data/no-input.md for a hub dataset",
     ]
     remote: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9_-]+$"), "where `dvc push` sends what is made of it: store (public) or private"
@@ -125,16 +150,6 @@ class Source(Section):
         written: OnSecret | None = self.load.on_secret
         return written or ("mask" if self.private else "keep")
 
-    def settings(self) -> Any:
-        """Return the keys under `load` as the kind's own dataclass."""
-        return _settings(self.load)
-
-    @field_validator("input")
-    @classmethod
-    def _holds_text(cls, written: str) -> str:
-        check_place(written)
-        return written
-
     @field_validator("load")
     @classmethod
     def _fits_the_use(cls, load: Any, info: ValidationInfo) -> Any:
@@ -149,33 +164,13 @@ class Source(Section):
         load = info.data.get("load")
         if load is None:  # invalid itself
             return split
-        kinds = _settings(load).splits
+        kinds = load.settings().splits
         fitting = (*kinds, "hash") if {"document", "tree"} & set(kinds) else kinds
         if split.by not in fitting:
             raise ValueError(
                 f"by: {split.by} does not go with this load of kind {load.kind}: use by: {' or by: '.join(fitting)}"
             )
         return split
-
-
-def check_place(written: str) -> None:
-    """Raise a ValueError if a path may not be an input.
-
-    DVC hashes all of an input and the loader reads it, so it must not contain the project itself or its outputs.
-    """
-    if not written.strip() or not written.isprintable():
-        raise ValueError("the name is empty or not printable: give the file or folder with the text")
-    path, project = Path(os.path.realpath(written)), Path.cwd()
-    if path in (project, *project.parents):
-        raise ValueError("the project itself lies in there: put the text in a folder of its own")
-    if path.is_relative_to(project) and (top := path.relative_to(project).parts[0]) in layout.WRITTEN_HERE:
-        raise ValueError(
-            f"{top}/ is no place for text, the pipeline or its tools write it: put it in a folder of its own"
-        )
-
-
-def _settings(load: Any) -> Any:
-    return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind", *CommonLoad.model_fields}))
 
 
 # Section `base`, the pretrained model to start from, and section `model` beside one.
