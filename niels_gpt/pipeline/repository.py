@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import json
 import subprocess
 import sys
@@ -34,17 +35,12 @@ def committed(root: Path, path: Path) -> str | None:
 def read_committed(root: Path, wanted: Sequence[tuple[str, str]]) -> list[str | None]:
     """Return the text of each (revision, path), or None if that commit has no such file; uses one git process."""
     asked = "".join(f"{revision}:./{path}\n" for revision, path in wanted)
-    answer, at = _answer(root, ("cat-file", "--batch"), said=asked) or b"", 0
+    answer = io.BytesIO(_answer(root, ("cat-file", "--batch"), said=asked) or b"")
     found: list[str | None] = []
-    while (end := answer.find(b"\n", at)) >= 0:
-        *_, kind, size = [b"", *answer[at:end].split(b" ")]  # header: "NAME KIND SIZE", or "ASKED missing"
-        at = end + 1
-        if size == b"missing":
-            found.append(None)
-            continue
-        text = answer[at : at + int(size)].decode("utf-8", errors="replace")
-        found.append(text if kind == b"blob" else None)
-        at += int(size) + 1
+    for header in answer:  # "NAME KIND SIZE", and the object on the next lines; or "ASKED missing"
+        *_, kind, size = header.split()
+        content = b"" if size == b"missing" else answer.read(int(size) + 1)[:-1]
+        found.append(content.decode("utf-8", errors="replace") if kind == b"blob" else None)
     return found or [None] * len(wanted)
 
 
