@@ -9,9 +9,9 @@ from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.windows import open_mix
 from niels_gpt.data.corpus.mix import mix_probabilities
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
+from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import token_places
-from niels_gpt.pipeline.training import execution_of, pretrained, train_and_write, train_config, trained_by_ranks
+from niels_gpt.pipeline.training import pretrained, train_and_write, train_config, train_stage
 from niels_gpt.rng import derive_seed
 from niels_gpt.train.chats import ChatTask
 from niels_gpt.train.pretraining import PretrainTask
@@ -20,11 +20,7 @@ from niels_gpt.train.task import Execution
 
 def main(stage: Stage) -> None:
     """Fine-tune, or write an empty output if `sft.run` is false."""
-    if not stage.params.sft.run:
-        leave_out(stage, layout.TUNED)
-    elif not trained_by_ranks(stage):
-        with execution_of(stage) as execution:
-            tune(stage, execution)
+    train_stage(stage, tune)
 
 
 def tune(stage: Stage, execution: Execution) -> None:
@@ -50,7 +46,7 @@ def tune(stage: Stage, execution: Execution) -> None:
         )
     task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device, replay=replay)
     execution.say(f"{task.padding():.1%} padding in rows of chats; {task.replayed} of {cfg.B} rows are replayed text")
-    train_and_write(stage, model, task, cfg, execution=execution, out=layout.TUNED, chats=True)
+    train_and_write(stage, model, task, cfg, execution=execution, chats=True)
 
 
 if __name__ == "__main__":

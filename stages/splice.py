@@ -6,9 +6,9 @@ from niels_gpt.cache.windows import TokenStore
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.sections import Splice
-from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
+from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_documents
-from niels_gpt.pipeline.training import execution_of, pretrained, train_and_write, train_config, trained_by_ranks
+from niels_gpt.pipeline.training import pretrained, train_and_write, train_config, train_stage
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset, describe_plan
 from niels_gpt.splice.spans import select_documents, within_first_tokens
 from niels_gpt.splice.task import SpliceTask
@@ -35,11 +35,7 @@ def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:
 
 def main(stage: Stage) -> None:
     """Train on the chosen documents, or write an empty output if `splice.run` is false."""
-    if not stage.params.splice.run:
-        leave_out(stage, layout.SPLICED)
-    elif not trained_by_ranks(stage):
-        with execution_of(stage) as execution:
-            learn(stage, execution)
+    train_stage(stage, learn)
 
 
 def learn(stage: Stage, execution: Execution) -> None:
@@ -65,7 +61,7 @@ def learn(stage: Stage, execution: Execution) -> None:
     p = {name: quota / len(dataset) for name, quota in zip(names, dataset.quotas, strict=True)}
     cfg = train_config(settings.train, p_train=p, p_val={})
     task = SpliceTask(dataset=dataset, names=names, cfg=cfg, device=device, shuffle=settings.shuffle)
-    if train_and_write(stage, model, task, cfg, execution=execution, out=layout.SPLICED):
+    if train_and_write(stage, model, task, cfg, execution=execution):
         chosen = {"dataset_name": settings.dataset_name, "rows": rows, "reason": reason, "summary": summary}
         write_json(stage.out(layout.SPLICED) / layout.CHOSEN, chosen)
 

@@ -577,7 +577,7 @@ def test_ranks_of_a_stage_share_the_files_that_are_hashed(
     name = stage.__name__.removeprefix("stages.")
     for rank in (0, 1):
         monkeypatch.setattr(
-            stage, "execution_of", lambda _, rank=rank: nullcontext(Execution(ranks=Deaf(rank, 2, rank, 2)))
+            training, "execution_of", lambda _, rank=rank: nullcontext(Execution(ranks=Deaf(rank, 2, rank, 2)))
         )
         with pytest.raises(SystemExit):
             run_here(stage.main, name, parameters(train__document_mask=True, splice__dataset_name="wiki"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from niels_gpt.pipeline.hosts import check_agreement, end_with_parent, find_rend
 from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.repository import current_commit, recorded
 from niels_gpt.pipeline.sections import Further, Pretraining
-from niels_gpt.pipeline.stage import Stage, project_root
+from niels_gpt.pipeline.stage import Stage, leave_out, project_root
 from niels_gpt.pipeline.stores import token_places
 from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.report.history import History
@@ -50,6 +50,15 @@ def pretrained(params: Params, settings: Further, *, device: str) -> GPT:
     """Load the pretrained model, with the dropout for further training."""
     dropout = params.model.dropout if settings.dropout is None else settings.dropout
     return load_model(layout.PRETRAINED / layout.BEST, device, dropout=dropout)
+
+
+def train_stage(stage: Stage, train: Callable[[Stage, Execution], None]) -> None:
+    """Run `train` in this process or in one per rank; write an empty output if params.yaml disables the stage."""
+    if not getattr(getattr(stage.params, stage.name), "run", True):
+        leave_out(stage, layout.MODEL_OF[stage.name])
+    elif not trained_by_ranks(stage):
+        with execution_of(stage) as execution:
+            train(stage, execution)
 
 
 def trained_by_ranks(stage: Stage) -> bool:
@@ -128,11 +137,10 @@ def train_and_write(
     cfg: TrainConfig,
     *,
     execution: Execution,
-    out: Path,
     chats: bool = False,
     teacher: Teacher | None = None,
 ) -> bool:
-    """Train or resume, then write the last weights, those with the lowest validation loss, and the history to `out`.
+    """Train or resume, then write the stage's model: the last weights, those of the best validation, and the history.
 
     `chats`: the model was fine-tuned on chats, in the format of its tokenizer. Returns False on all data-parallel ranks
     except the first, which writes.
@@ -142,7 +150,7 @@ def train_and_write(
         return False
     assert run.best_model is not None, "a finished run has been validated"
     assert run.best_step is not None
-    folder, config = stage.out(out), to_dict(model.cfg)
+    folder, config = stage.out(layout.MODEL_OF[stage.name]), to_dict(model.cfg)
     save_checkpoint(folder / layout.LAST, model, None, run.step, config)
     model.load_state_dict(run.best_model)
     save_checkpoint(folder / layout.BEST, model, None, run.best_step, config)
