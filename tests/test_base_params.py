@@ -67,4 +67,4 @@ def test_a_missing_base_is_reported_before_anything_runs(tmp_path: Path, monkeyp
         (tmp_path / "data" / name).mkdir(parents=True)
     params = parse_params(with_values(SAMPLE, {**STARTED, "base.from": "tiny", "base.input": "tiny"}))[1]
     (problem,) = problems_around(params, wrong=())
-    assert problem.sentence == "base.input is tiny, which does not exist: put the model there, or set base.from to null"
+    assert problem == "base.input is tiny, which does not exist: put the model there, or set base.from to null"

@@ -143,9 +143,9 @@ def test_remotes_are_those_of_the_checkout_and_of_the_machine(project: Path) -> 
     assert known_remotes(Path()) == {"store", "private", "mine", "everywhere", "ours"}
     params = written(project, {"sources.roam.remote": "mine", "sources.oasst1.remote": "theirs"})
     (problem,) = problems_around(params, wrong=[])
-    assert problem.path == ("sources", "oasst1", "remote")
+    assert problem.startswith("sources.oasst1.remote is 'theirs', which is not a DVC remote; ")
     findings = {finding.what: finding.fix for finding in examine(params, folder=project) if finding.fix}
-    assert findings == {problem.sentence.rpartition("; ")[0]: problem.sentence.rpartition("; ")[2]}
+    assert findings == {problem.rpartition("; ")[0]: problem.rpartition("; ")[2]}
     (project / ".dvc/config").unlink()  # without it, the folder is not known to use DVC
     assert known_remotes(Path()) is None
     assert list(problems_around(params, wrong=[])) == []

@@ -64,7 +64,7 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         if sound("sources", str(name)):
             yield from _source(name, source, folder / source["input"], why_unreachable)
     for problem in remote_problems(params, folder=folder, wrong=wrong):
-        what, _, fix = problem.sentence.rpartition("; ")
+        what, _, fix = problem.rpartition("; ")
         yield Finding(what, fix)
     yield from _kept_secrets(folder)
     if sound("base") and (base := (params.get("base") or {}).get("from")):

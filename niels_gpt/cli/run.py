@@ -235,9 +235,10 @@ def params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
 def print_problems() -> bool:
     """Print the errors in params.yaml and in what it refers to; return whether there are any."""
     params, problems = params_and_problems()
-    found = [*problems, *problems_around(params, wrong=[problem.path for problem in problems])]
-    for problem in found:
-        typer.echo(f"ERROR: {visible(problem.sentence)}", err=True)
+    around = problems_around(params, wrong=[problem.path for problem in problems])
+    found = [*(problem.sentence for problem in problems), *around]
+    for sentence in found:
+        typer.echo(f"ERROR: {visible(sentence)}", err=True)
     return bool(found)
 
 

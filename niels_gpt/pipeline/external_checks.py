@@ -12,7 +12,7 @@ from niels_gpt.data.readers.files import entries_of, file_fault, name_fault
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.repository import broken_files
 from niels_gpt.pipeline.sections import NO_INPUT
-from niels_gpt.pipeline.yaml_files import Problem, is_sound
+from niels_gpt.pipeline.yaml_files import is_sound
 
 
 def located(path: str, settings: Any) -> tuple[str, str | None]:
@@ -63,44 +63,43 @@ def check_input(path: str) -> list[str]:
 # everything beforehand.
 
 
-def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, ...]]) -> Iterator[Problem]:
-    """Yield all problems with what params.yaml refers to.
+def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, ...]]) -> Iterator[str]:
+    """Yield a sentence for each problem with what params.yaml refers to.
 
     `params` is the plain mapping; `wrong` has the paths of invalid values, and checks that depend on them are skipped.
     """
-    inputs: dict[str, tuple[str, ...]] = {}  # each input once, even if several sources read it
-    for of, source in _sources(params):
-        if is_sound((*of, "input"), wrong):
-            inputs.setdefault(source["input"], (*of, "input"))
+    inputs: dict[str, str] = {}  # by which key each is named first, even if several sources read it
+    for name, source in _sources(params):
+        if is_sound(("sources", name, "input"), wrong):
+            inputs.setdefault(source["input"], f"sources.{name}.input")
     if is_sound(("tokenizer",), wrong) and params["tokenizer"]["kind"] == "byte":
-        inputs.setdefault(params["tokenizer"]["corpus"], ("tokenizer", "corpus"))
+        inputs.setdefault(params["tokenizer"]["corpus"], "tokenizer.corpus")
     if is_sound(("base",), wrong):
-        inputs.setdefault(params["base"]["input"], ("base", "input"))
-    for file, path in inputs.items():
+        inputs.setdefault(params["base"]["input"], "base.input")
+    for file, key in inputs.items():
         if Path(file).exists():
-            yield from (Problem(path, fault) for fault in check_input(file))
+            yield from check_input(file)
             continue
         fix = "put the text there, or remove the source"
-        if path[0] in ("base", "tokenizer"):
+        if not key.startswith("sources."):
             fix = "put it back from git" if file == NO_INPUT else "put the model there, or set base.from to null"
-        yield Problem(path, f"{'.'.join(path)} is {file}, which does not exist: {fix}")
+        yield f"{key} is {file}, which does not exist: {fix}"
     yield from remote_problems(params, folder=Path(), wrong=wrong)
     for name in broken_files(Path()):
-        yield Problem((), f"{name} is half-written, DVC was stopped while it wrote it: run `niels-gpt doctor --fix`")
+        yield f"{name} is half-written, DVC was stopped while it wrote it: run `niels-gpt doctor --fix`"
 
 
-def remote_problems(
-    params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]]
-) -> Iterator[Problem]:
-    """Yield a problem for each source whose remote is not configured in the checkout at `folder`."""
+def remote_problems(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]]) -> Iterator[str]:
+    """Yield a sentence for each source whose remote is not configured in the checkout at `folder`."""
     known = known_remotes(folder)
-    for path, source in _sources(params):
-        if known is not None and is_sound((*path, "remote"), wrong) and source["remote"] not in known:
-            where, remote = ".".join((*path, "remote")), source["remote"]
-            yield Problem(
-                (*path, "remote"),
-                f"{where} is {remote!r}, which is not a DVC remote; there are: {', '.join(sorted(known)) or 'none'}; "
-                f"name one of these, or create it: `dvc remote add {remote} FOLDER`",
+    if known is None:
+        return
+    there = ", ".join(sorted(known)) or "none"
+    for name, source in _sources(params):
+        if is_sound(("sources", name, "remote"), wrong) and (remote := source["remote"]) not in known:
+            yield (
+                f"sources.{name}.remote is {remote!r}, which is not a DVC remote; there are: {there}; name one of "
+                f"these, or create it: `dvc remote add {remote} FOLDER`"
             )
 
 
@@ -118,7 +117,7 @@ def known_remotes(folder: Path) -> set[str] | None:
         ) from error
 
 
-def _sources(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
+def _sources(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     entries = params.get("sources")
     for name, source in entries.items() if isinstance(entries, dict) else ():
-        yield ("sources", str(name)), source
+        yield str(name), source

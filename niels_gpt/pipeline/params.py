@@ -101,35 +101,34 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
     return params, raw
 
 
-_Found = Iterator[tuple[str, str]]  # (key, what is wrong with it)
+# Rules between values. Each yields sentences that begin with the dotted name of a parameter; rules of stages that are
+# left out do not count.
 
 
 def disagreements(params: Params, *, name: str) -> list[Problem]:
-    """Return all conflicts between values; rules of stages that are left out do not count."""
-    found = [*_of_sources(params), *_of_weights(params)]
-    rules = (*_of_sections(params), *_of_training(params), *_of_splice(params))
-    found += [(key, f"{key}: {text}") for key, text in rules]
-    return [Problem(tuple(key.split(".")), f"{name}: {text}") for key, text in found]
+    """Return all conflicts between values; `name` is that of the file."""
+    rules = (_of_sources, _of_weights, _of_sections, _of_training, _of_splice)
+    found = [sentence for rule in rules for sentence in rule(params)]
+    return [Problem(tuple(said.split()[0].rstrip(":").split(".")), f"{name}: {said}") for said in found]
 
 
-def _of_sources(params: Params) -> _Found:
+def _of_sources(params: Params) -> Iterator[str]:
     for name in params.sources:
         if not re.fullmatch(r"[a-z0-9_]+", name):
-            yield "sources", f"sources: the name {name!r} must match [a-z0-9_]+: it becomes a folder and a stage"
+            yield f"sources: the name {name!r} must match [a-z0-9_]+: it becomes a folder and a stage"
     for (one, source), (name, other) in combinations(params.sources.items(), 2):
         if source.val_name == other.val_name:
             users = f"sources.{one} and sources.{name}"
-            yield "val_name", f"val_name {source.val_name!r} is used by {users}: each needs its own"
+            yield f"val_name {source.val_name!r} is used by {users}: each needs its own"
     learned = params.splice.dataset_name
     if params.texts and learned not in params.texts:
         known = sorted(params.texts)
-        yield "splice", f"splice.dataset_name is {learned!r}, which is no source of text; there are: {known}"
+        yield f"splice.dataset_name is {learned!r}, which is no source of text; there are: {known}"
     for name, source in params.sources.items():
         if source.load.stored and not params.runtime.stores.get(source.remote):
             yield (
-                f"sources.{name}",
                 f"sources.{name}.load.stored is true, but runtime.stores has no place for {source.remote}: name one "
-                "there",
+                "there"
             )
     # Each source is evaluated, and trained on unless its weight is 0, in windows.
     T = params.model.T
@@ -138,11 +137,11 @@ def _of_sources(params: Params) -> _Found:
             drawn = side == "val" or params.p_train.get(name) != 0
             if drawn and budget is not None and budget <= T:
                 key = f"sources.{name}.budget.max_{side}_tokens"
-                yield key, f"{key} is {budget}, which holds no window of model.T+1 = {T + 1} tokens: raise it"
+                yield f"{key} is {budget}, which holds no window of model.T+1 = {T + 1} tokens: raise it"
     yield from _torn_dialogues(params)
 
 
-def _torn_dialogues(params: Params) -> _Found:
+def _torn_dialogues(params: Params) -> Iterator[str]:
     """Yield sources that read the same dialogues as text and as chats, but cut or split them differently.
 
     Dialogues held out in one would be trained on in the other.
@@ -157,13 +156,12 @@ def _torn_dialogues(params: Params) -> _Found:
         ):
             if differ:
                 yield (
-                    f"sources.{chat}",
                     f"sources.{chat}.{key} is not that of sources.{text}, and both read {other.input}: give them the "
-                    "same, or dialogues held out in one are trained on in the other",
+                    "same, or dialogues held out in one are trained on in the other"
                 )
 
 
-def _of_weights(params: Params) -> _Found:
+def _of_weights(params: Params) -> Iterator[str]:
     tuned = params.sft.run
     for table, weights, sources, used in (
         ("p_train", params.p_train, params.texts, True),
@@ -176,14 +174,13 @@ def _of_weights(params: Params) -> _Found:
         # The check stops at the first error, and unknown names come first, so known names are checked again.
         for part in (weights, known) if known and known != weights else (weights,):
             if used or any(part.values()):
-                for text in _refusal(mix_probabilities, part, sources, name=table):
-                    yield table, text
+                yield from _refusal(mix_probabilities, part, sources, name=table)
         missing = sorted(set(sources) - set(weights))
         if used and missing and table != "p_val":
-            yield table, f"{table} has no weight for {missing}: give each one (0 excludes a source from sampling)"
+            yield f"{table} has no weight for {missing}: give each one (0 excludes a source from sampling)"
 
 
-def _of_sections(params: Params) -> _Found:
+def _of_sections(params: Params) -> Iterator[str]:
     # Private text must not end up among public text.
     places = {
         name: f"{(place if '://' in place else os.path.realpath(place)).rstrip('/')}/"
@@ -192,35 +189,31 @@ def _of_sections(params: Params) -> _Found:
     }
     for (name, place), (other, outer) in permutations(places.items(), 2):
         if place.startswith(outer):
-            yield "runtime.stores", f"{name} lies in {other} ({outer}): give each remote a store of its own"
+            yield f"runtime.stores: {name} lies in {other} ({outer}): give each remote a store of its own"
     if not params.texts:
-        yield "sources", "none has `use: text`: pretraining needs at least one"
+        yield "sources: none has `use: text`: pretraining needs at least one"
     elif not params.chats and params.sft.run:
-        yield "sources", "none has `use: chat`: sft needs at least one, or set sft.run to false"
+        yield "sources: none has `use: chat`: sft needs at least one, or set sft.run to false"
     kind, based = params.tokenizer.kind, params.base.name is not None
     if based and kind != "hf":
         yield (
-            "tokenizer.kind",
-            f"{kind} does not go with a base, which has its own tokenizer: use kind: hf, corpus: models/base",
+            f"tokenizer.kind: {kind} does not go with a base, which has its own tokenizer: use kind: hf, corpus: "
+            "models/base"
         )
     if kind == "hf" and not based:
-        yield (
-            "tokenizer.kind",
-            "hf is the tokenizer of a base, and base.from is null: name a base, or use another kind",
-        )
+        yield "tokenizer.kind: hf is the tokenizer of a base, and base.from is null: name a base, or use another kind"
     if not based:  # else as the base has them
         shape = params.model.model_dump(include={"C", "H", "head_dim"})
-        for text in _refusal(ModelConfig.from_section, shape):
-            yield "model.H", text
+        yield from (f"model.H: {text}" for text in _refusal(ModelConfig.from_section, shape))
     for key, run, settings in (("memorize", params.memorize.run, params.memorize), ("leak", True, params.leak)):
         chunk_size, T = settings.chunk_size, params.model.T
         if run and settings.prompt_tokens >= chunk_size:
-            yield f"{key}.prompt_tokens", f"{settings.prompt_tokens} must be less than chunk_size={chunk_size}"
+            yield f"{key}.prompt_tokens: {settings.prompt_tokens} must be less than chunk_size={chunk_size}"
         if run and chunk_size > T:
-            yield f"{key}.chunk_size", f"{chunk_size} must fit into model.T={T}"
+            yield f"{key}.chunk_size: {chunk_size} must fit into model.T={T}"
 
 
-def _of_training(params: Params) -> _Found:
+def _of_training(params: Params) -> Iterator[str]:
     nproc, L = params.runtime.nproc, getattr(params.model, "L", None)
     for key, run, settings in (
         ("train", True, params.train),
@@ -231,55 +224,49 @@ def _of_training(params: Params) -> _Found:
             continue
         if settings.warmup_steps > settings.total_steps:
             yield (
-                f"{key}.warmup_steps",
-                f"{settings.warmup_steps} is more than total_steps={settings.total_steps}, so that the learning rate "
-                "never comes near base_lr: lower it, or raise total_steps",
+                f"{key}.warmup_steps: {settings.warmup_steps} is more than total_steps={settings.total_steps}, so that "
+                "the learning rate never comes near base_lr: lower it, or raise total_steps"
             )
         if settings.min_lr > settings.base_lr:
             yield (
-                f"{key}.min_lr",
-                f"{settings.min_lr} is above base_lr={settings.base_lr}, from which it is to fall: lower it, or raise "
-                "base_lr",
+                f"{key}.min_lr: {settings.min_lr} is above base_lr={settings.base_lr}, from which it is to fall: lower "
+                "it, or raise base_lr"
             )
         if settings.freeze_blocks and L is not None and settings.freeze_blocks >= L:
             yield (
-                f"{key}.freeze_blocks",
-                f"{settings.freeze_blocks} leaves no block to train, since model.L is {L}: lower it",
+                f"{key}.freeze_blocks: {settings.freeze_blocks} leaves no block to train, since model.L is {L}: lower "
+                "it"
             )
         if nproc > settings.B:
-            yield "runtime.nproc", f"{nproc} processes share B={settings.B} rows per step: lower it, or raise B"
+            yield f"runtime.nproc: {nproc} processes share B={settings.B} rows per step: lower it, or raise B"
 
 
-def _of_splice(params: Params) -> _Found:
+def _of_splice(params: Params) -> Iterator[str]:
     splice, memorize = params.splice, params.memorize
     if not splice.run:
         if memorize.run:
             yield (
-                "memorize.run",
-                "splice.run is false, and what splice learns is what memorize measures: set this to false, too",
+                "memorize.run: splice.run is false, and what splice learns is what memorize measures: set this to "
+                "false, too"
             )
         return
-    for text in _refusal(SpanRules, S=2, **splice.spans.model_dump()):
-        yield "splice.spans", text
-    for text in _refusal(check_doc_index, splice.num_docs, splice.doc_index):
-        yield "splice.doc_index", text
+    yield from (f"splice.spans: {text}" for text in _refusal(SpanRules, S=2, **splice.spans.model_dump()))
+    chosen = _refusal(check_doc_index, splice.num_docs, splice.doc_index)
+    yield from (f"splice.doc_index: {text}" for text in chosen)
     longest, shortest = splice.max_doc_length, splice.min_doc_length
     if longest is not None and shortest is not None and longest < shortest:
         yield (
-            "splice.max_doc_length",
-            f"{longest} is less than min_doc_length={shortest}: no document is both, so raise it",
+            f"splice.max_doc_length: {longest} is less than min_doc_length={shortest}: no document is both, so raise it"
         )
     if memorize.run and longest is not None and memorize.chunk_size > longest:
         yield (
-            "memorize.chunk_size",
-            f"{memorize.chunk_size} is more than splice.max_doc_length={longest}, so that no document holds a window: "
-            "lower it, or raise that",
+            f"memorize.chunk_size: {memorize.chunk_size} is more than splice.max_doc_length={longest}, so that no "
+            "document holds a window: lower it, or raise that"
         )
     if splice.restrict_to_training_subset and params.p_train.get(splice.dataset_name) == 0:
         yield (
-            "splice.restrict_to_training_subset",
-            f"it is true, but p_train.{splice.dataset_name} is 0, so that the model is trained on nothing of it: give "
-            "it a weight, or set this to false",
+            f"splice.restrict_to_training_subset: it is true, but p_train.{splice.dataset_name} is 0, so that the "
+            "model is trained on nothing of it: give it a weight, or set this to false"
         )
 
 
