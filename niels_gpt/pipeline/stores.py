@@ -34,22 +34,17 @@ def open_engine(params: Params) -> Engine:
     return LocalEngine(workers=runtime.workers or os.cpu_count() or 1)
 
 
-def model_folders() -> list[str]:
-    """Return the model folders in models/, and the exports in the working folder."""
-    trained = sorted(layout.MODELS.glob(f"*/{layout.CONFIG}"))
-    exported = (
-        path for path in sorted(Path().glob(f"*/{layout.CONFIG}")) if (path.parent / "model.safetensors").is_file()
-    )
-    return [str(path.parent) for path in (*trained, *exported)]
-
-
 def check_model(folder: str) -> None:
     """Raise a ValueError if a folder has no model, and no pipeline is here that would make one."""
     if (Path(folder) / layout.CONFIG).is_file():
         return
     if Path(os.path.relpath(folder)) not in layout.MODEL_OF.values():
-        if known := model_folders():
-            raise ValueError(f"{folder} holds no model; these do: {', '.join(known)}")
+        trained = sorted(layout.MODELS.glob(f"*/{layout.CONFIG}"))
+        exported = [
+            path for path in sorted(Path().glob("*/model.safetensors")) if path.with_name(layout.CONFIG).is_file()
+        ]
+        if known := ", ".join(str(path.parent) for path in (*trained, *exported)):
+            raise ValueError(f"{folder} holds no model; these do: {known}")
     elif not any(path.exists() for path in (layout.DAG, layout.LOCK, layout.MODELS, layout.PARAMS)):
         raise ValueError(
             "there is no dvc.yaml here: run this in the project's folder, or name a model with --model FOLDER"
@@ -139,12 +134,13 @@ def open_library(params: Params, *, private: bool = True, in_files: bool = True)
     from niels_gpt.trace.index import SourceIndex
     from niels_gpt.trace.library import Library
 
-    sources = sorted(params.sources.items(), key=lambda named: not named[1].private)
-    names = [
-        (name, source) for name, source in sources if (private or not source.private) and (layout.INDEX / name).is_dir()
-    ]
-    inputs = {name: Path(source.input) if in_files else None for name, source in names}
-    return Library([SourceIndex(name, layout.INDEX / name, input) for name, input in inputs.items()])
+    return Library(
+        [
+            SourceIndex(name, layout.INDEX / name, Path(source.input) if in_files else None)
+            for name, source in sorted(params.sources.items(), key=lambda named: not named[1].private)
+            if (private or not source.private) and (layout.INDEX / name).is_dir()
+        ]
+    )
 
 
 def open_source(params: Params, name: str) -> tuple[Texts, Splits]:
