@@ -36,30 +36,6 @@ _IN_A_STORE = re.compile(r"(?:texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # as `pl
 _TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
 
 
-def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the inputs of a stage in dvc.yaml: parameters by dotted name, and dependencies.
-
-    `key` is the source of a foreach stage. Templates are filled in from `raw`, the mapping in params.yaml.
-    """
-    declared, item = _stages()[name], {}
-    if "do" in declared:
-        items = raw["sources"]
-        if not key:
-            raise ValueError(f"this stage runs for one of the sources: `dvc repro {name}@{min(items)}`")
-        if key not in items:
-            raise ValueError(f"there is no source {key!r} in {layout.PARAMS}; there are: {sorted(items)}")
-        declared, item = declared["do"], items[key]
-    # Names that DVC's templates may use: the parameters, and in a foreach stage its key and item.
-    known = {**raw, "key": key, "item": item}
-
-    def filled(field: str) -> tuple[str, ...]:
-        return tuple(
-            _TEMPLATE.sub(lambda match: str(lookup(known, match[1])), text) for text in declared.get(field, [])
-        )
-
-    return filled("params"), filled("deps")
-
-
 def stage_titles(raw: Mapping[str, Any]) -> list[str]:
     """Return the names of all stages in dvc.yaml, `load@roam` for one of a foreach; `raw` is the params mapping."""
     titles = []
@@ -71,15 +47,6 @@ def stage_titles(raw: Mapping[str, Any]) -> list[str]:
 def lookup(tree: Any, dotted: str) -> Any:
     """Return the value at a dotted path."""
     return reduce(lambda node, part: node[part], dotted.split("."), tree)
-
-
-def out_holding(path: str) -> str | None:
-    """Return the output of a stage that a path is, or is in; None if there is none."""
-    for out in _outs():
-        pattern = "[^/]+".join(map(re.escape, _TEMPLATE.split(out)[::2]))
-        if found := re.match(f"{pattern}(?=/|$)", path):
-            return found[0]
-    return None
 
 
 def remove_leftovers(raw: Mapping[str, Any]) -> list[str]:
@@ -102,7 +69,9 @@ def sentence_with_remedy(error: BaseException) -> str:
     """Return an error as one line; for damaged outputs of the DAG, with how to restore them."""
     said = sentence(error)
     if isinstance(error, Damaged) and layout.DAG.is_file():
-        outs = sorted({out for path in error.paths if (out := out_holding(path))})
+        patterns = ["[^/]+".join(map(re.escape, _TEMPLATE.split(out)[::2])) for out in _outs()]
+        found = (re.match(f"{pattern}(?=/|$)", path) for pattern in patterns for path in error.paths)
+        outs = sorted({out[0] for out in found if out})
         said += f"; delete {', '.join(outs)} and run `dvc repro`" if outs else ""
         if any(_IN_A_STORE.search(path) for path in error.paths):
             said += "; `niels-gpt store` finds all damaged files in stores, and prints how to make them again"
@@ -267,13 +236,29 @@ def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
 
 
 def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
-    """Return the parameters, and a snapshot of the stage's declared inputs."""
+    """Return the parameters that dvc.yaml declares for a stage, and a snapshot of its inputs.
+
+    `key` is the source of a foreach stage.
+    """
     params, raw = _parsed_params(read_text(layout.PARAMS))
-    declared, deps = declaration(name, key, raw)
-    seen: Params = only_declared(params, declared)
-    return seen, Inputs(
-        params={name: lookup(raw, name) for name in declared}, deps={dep: digest(Path(dep)) for dep in deps}
-    )
+    declared, item = _stages()[name], {}
+    if "do" in declared:
+        items = raw["sources"]
+        if not key:
+            raise ValueError(f"this stage runs for one of the sources: `dvc repro {name}@{min(items)}`")
+        if key not in items:
+            raise ValueError(f"there is no source {key!r} in {layout.PARAMS}; there are: {sorted(items)}")
+        declared, item = declared["do"], items[key]
+    # Names that DVC's templates may use: the parameters, and in a foreach stage its key and item.
+    known = {**raw, "key": key, "item": item}
+
+    def filled(field: str) -> list[str]:
+        return [_TEMPLATE.sub(lambda match: str(lookup(known, match[1])), text) for text in declared.get(field, [])]
+
+    names, deps = filled("params"), filled("deps")
+    inputs = Inputs({name: lookup(raw, name) for name in names}, {dep: digest(Path(dep)) for dep in deps})
+    seen: Params = only_declared(params, names)
+    return seen, inputs
 
 
 # Always seen: `runtime`, which changes no result, and these keys of a source.
