@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from niels_gpt.config import INT64
 from niels_gpt.pipeline.params import Params, read_params
-from niels_gpt.pipeline.yaml_files import default_of, members
+from niels_gpt.pipeline.yaml_files import default_of, keys_of, members
 
 _HEAD = """# Parameters
 
@@ -35,7 +35,7 @@ _COLUMNS = "| parameter | allowed | default | sample | what it does |\n|---|---|
 def list_parameters(shape: type[BaseModel], sample: dict[str, Any]) -> str:
     """Return docs/parameters.md: a table per section, or per kind if a section comes in several."""
     tables: dict[str, list[str]] = {}
-    for name, field in shape.__pydantic_fields__.items():
+    for name, field in keys_of(shape).items():
         tables[f"## {name}"] = []
         _collect((name,), field, sample.get(name), title=f"## {name}", tables=tables)
     return "\n".join([_HEAD, *(_table(title, rows) for title, rows in tables.items())])
@@ -66,12 +66,12 @@ def _collect(
     kinds = members(field.annotation)
     if get_origin(kinds[0]) is dict:
         path, value, default, kinds = (*path, "NAME"), ..., ..., members(get_args(kinds[0])[1])
-    if not hasattr(kinds[0], "__pydantic_fields__"):
+    if not keys_of(kinds[0]):
         tables[title].append(_row(path, field, value, default, said=_said(chain)))
         return
     tag = str(field.discriminator) if field.discriminator else ""
     for kind in kinds:
-        keys = kind.__pydantic_fields__
+        keys = keys_of(kind)
         values, defaults = (part if isinstance(part, dict) else {} for part in (value, default))
         if tag:
             words = get_args(keys[tag].annotation)
@@ -113,4 +113,4 @@ def allowed_values(annotation: Any) -> str:
 
 
 if __name__ == "__main__":
-    print(list_parameters(Params, read_params()[0].model_dump()), end="")
+    print(list_parameters(Params, read_params()[0].model_dump(by_alias=True)), end="")

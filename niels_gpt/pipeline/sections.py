@@ -182,18 +182,16 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 Text = Annotated[str, MinLen(1)]
 
 
-class BaseSection(Section):
-    """Section of the base; its keys are given below, since `from` is a keyword of Python."""
+class Base(Section):
+    """Pretrained model to start from; `name` is the key `from`, a keyword of Python."""
 
-    if TYPE_CHECKING:
-        input: str
-        revision: str | None
-
-    @property
-    def name(self) -> str | None:
-        """Return `from`."""
-        written: str | None = getattr(self, "from")
-        return written
+    name: Annotated[
+        Text | None,
+        Field(alias="from"),
+        "smollm2, a folder in transformers' form, a .gguf file, or a hub id; null: none",
+    ]
+    input: Annotated[Text, "what DVC watches: the folder or file in `from`, again; else data/no-input.md"]
+    revision: Annotated[str | None, "commit of a hub id, the full sha; else null"]
 
     @property
     def local(self) -> bool:
@@ -204,17 +202,6 @@ class BaseSection(Section):
     def _agrees(self) -> Self:
         check_base(self.name, self.input, self.revision)
         return self
-
-
-_KEYS: dict[str, Any] = {
-    "from": Annotated[Text | None, "smollm2, a folder in transformers' form, a .gguf file, or a hub id; null: none"],
-    "input": Annotated[Text, "what DVC watches: the folder or file in `from`, again; else data/no-input.md"],
-    "revision": Annotated[str | None, "commit of a hub id, the full sha; else null"],
-}
-if TYPE_CHECKING:
-    Base = BaseSection
-else:
-    Base = create_model("Base", __base__=BaseSection, **{key: (kind, ...) for key, kind in _KEYS.items()})
 
 
 def check_base(name: str | None, watched: str, revision: str | None) -> None:

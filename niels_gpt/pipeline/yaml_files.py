@@ -63,7 +63,7 @@ def _what(problem: Any, path: tuple[str, ...], shape: type[BaseModel]) -> str:
     """Return the part of the sentence after the key."""
     match problem["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
-            known = sorted({key for section in _sections_at(path[:-1], shape) for key in section.__pydantic_fields__})
+            known = sorted({key for section in _sections_at(path[:-1], shape) for key in keys_of(section)})
             if path[-1] in known:
                 return " goes with another kind, not with this one: leave it out"
             near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
@@ -107,10 +107,10 @@ def _sections_at(path: tuple[str, ...], shape: type[BaseModel]) -> list[Any]:
         for at in found:
             if get_origin(at) is dict:
                 inner += members(get_args(at)[1])
-            elif part in getattr(at, "__pydantic_fields__", {}):
-                inner += members(at.__pydantic_fields__[part].annotation)
+            elif field := keys_of(at).get(part):
+                inner += members(field.annotation)
         found = inner
-    return [section for section in found if hasattr(section, "__pydantic_fields__")]
+    return found
 
 
 def completed(raw: dict[str, Any], *, shape: type[BaseModel]) -> dict[str, Any]:
@@ -140,10 +140,8 @@ def _completed(value: Any, annotation: Any, *, own: Any = ..., below: Any = ...)
 def default_at(dotted: str, shape: type[BaseModel]) -> Any:
     """Return the default of a key, by its dotted name; `...` if it has none."""
     *parents, key = dotted.split(".")
-    for section in _sections_at(tuple(parents), shape):
-        if key in section.__pydantic_fields__:
-            return default_of(section.__pydantic_fields__[key])
-    return ...
+    found = (keys_of(section).get(key) for section in _sections_at(tuple(parents), shape))
+    return next((default_of(field) for field in found if field), ...)
 
 
 def fields_of(value: Any, annotation: Any) -> dict[str, FieldInfo]:
@@ -151,10 +149,16 @@ def fields_of(value: Any, annotation: Any) -> dict[str, FieldInfo]:
     for shape in members(annotation) if isinstance(value, dict) else ():
         if get_origin(shape) is dict:
             return {key: FieldInfo.from_annotation(get_args(shape)[1]) for key in value}
-        fields: dict[str, FieldInfo] = getattr(shape, "__pydantic_fields__", {})
+        fields = keys_of(shape)
         if all(value.get(tag) in get_args(fields[tag].annotation) for tag in ("kind", "by") if tag in fields):
             return fields
     return {}
+
+
+def keys_of(section: Any) -> dict[str, FieldInfo]:
+    """Return the fields of a section by their keys in params.yaml; {} for any other type."""
+    fields = getattr(section, "__pydantic_fields__", {})
+    return {field.alias or name: field for name, field in fields.items()}
 
 
 def default_of(field: FieldInfo) -> Any:
