@@ -10,7 +10,7 @@ from typing import Any
 from niels_gpt.data.hub import HubSettings, resolve_revision
 from niels_gpt.data.readers.files import entries_of, file_fault, name_fault
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.repository import broken_files
+from niels_gpt.pipeline.repository import broken_files, dvc_config
 from niels_gpt.pipeline.sections import NO_INPUT
 from niels_gpt.pipeline.yaml_files import is_sound
 
@@ -105,16 +105,7 @@ def remote_problems(params: Mapping[str, Any], *, folder: Path, wrong: Collectio
 
 def known_remotes(folder: Path) -> set[str] | None:
     """Return the names of a checkout's DVC remotes, including local and global config; None without DVC."""
-    if not (folder / ".dvc/config").is_file():
-        return None
-    from dvc.config import Config, ConfigError
-
-    try:
-        return set(Config(str(folder / ".dvc"))["remote"])
-    except ConfigError as error:
-        raise ValueError(
-            f"DVC's configuration cannot be read ({' '.join(str(error).split())}): fix .dvc/config"
-        ) from error
+    return set(dvc_config(folder)["remote"]) if (folder / ".dvc/config").is_file() else None
 
 
 def _sources(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

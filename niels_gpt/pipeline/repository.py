@@ -7,8 +7,7 @@ import hashlib
 import io
 import json
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -116,18 +115,25 @@ def _answer(root: Path, arguments: Sequence[str], *, said: str = "") -> bytes | 
     return None if done.returncode else done.stdout
 
 
+def dvc_config(root: Path) -> Mapping[str, Any]:
+    """Return DVC's configuration of a checkout, including local and global files, by section."""
+    from dvc.config import Config, ConfigError
+
+    try:
+        config: Mapping[str, Any] = Config(str(root / ".dvc"))
+    except ConfigError as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"DVC's configuration cannot be read ({said}): fix .dvc/config") from error
+    return config
+
+
 class DvcCache:
     """DVC's local cache of file contents, by MD5."""
 
     @cached_property
     def files(self) -> Path:
         """Return the folder with the files; DVC's configuration may name a cache that several checkouts share."""
-        command = [sys.executable, "-m", "dvc", "cache", "dir"]
-        asked = subprocess.run(command, capture_output=True, text=True, check=False)
-        if asked.returncode:
-            reason = asked.stderr.strip().removeprefix("ERROR: ")
-            raise ValueError(f"DVC does not say where its cache is ({reason}): run this in the project's folder")
-        return Path(asked.stdout.strip(), "files", "md5")
+        return Path(dvc_config(Path())["cache"].get("dir", ".dvc/cache"), "files", "md5")
 
     def has(self, path: Path) -> bool:
         """Return whether the cache has a file, or all files of a folder."""
