@@ -28,9 +28,9 @@ def main(stage: Stage) -> None:
     asked = source.load.model_dump(exclude=set(CommonLoad.model_fields))
     # Nothing for the default, so that fingerprints from before this key existed stay valid.
     personal = [] if source.load.on_personal == "keep" else [source.load.on_personal]
-    whole = Slice(source.kind.name, settings, request, Store(""), text_bytes, source.on_secret, source.load.on_personal)
+    whole = Slice(source.load.kind, settings, request, Store(""), text_bytes, source.on_secret, source.load.on_personal)
     stage.out(out).mkdir()
-    for line in say_left_out(source.kind.name, settings, path):
+    for line in say_left_out(source.load.kind, settings, path):
         stage.say(line)
     with progress(total=None, unit="B", title=stage.title) as bar:
         tally = Tally(bar)

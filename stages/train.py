@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.training import first_model, open_pretraining, train_and_write, train_stage, trained_teacher
-from niels_gpt.train.task import Execution, check_memory
+from niels_gpt.train.task import Execution
 
 
 def main(stage: Stage) -> None:
@@ -14,12 +14,9 @@ def main(stage: Stage) -> None:
 
 def pretrain(stage: Stage, execution: Execution) -> None:
     """Pretrain a new model, or tune the base, in this process."""
-    device = execution.device
-    task, model_cfg = open_pretraining(stage.params, device=device, ranks=execution.ranks)
-    # Before allocating the model.
-    check_memory(model_cfg, B=task.cfg.B, execution=execution, frozen=task.cfg.freeze_blocks)
+    task, model_cfg = open_pretraining(stage.params, device=execution.device, ranks=execution.ranks)
     teacher = trained_teacher(stage, task, model_cfg, execution=execution)
-    model = first_model(model_cfg, seed=task.cfg.seed, device=device)
+    model = first_model(model_cfg, task.cfg, execution=execution)
     train_and_write(stage, model, task, task.cfg, execution=execution, teacher=teacher)
 
 

@@ -108,7 +108,7 @@ def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
         source = params.sources[key]
         path, revision = located(source.input, source.load.settings())
         request = Request(path, revision, max_tokens=source.budget.tokens(), patience_s=params.runtime.hub_patience_s)
-        slices = cut_source(Slice(source.kind.name, source.load.settings(), request, Store(""), text_bytes=1 << 30))
+        slices = cut_source(Slice(source.load.kind, source.load.settings(), request, Store(""), text_bytes=1 << 30))
         count = 0
         for place, around in (found for part in slices for row in part.rows() for found in findings_of(row)):
             count += 1

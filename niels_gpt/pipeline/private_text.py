@@ -83,7 +83,7 @@ def measure_planted_run(stage: Stage) -> dict[str, Any]:
             dtype=token_dtype(tokenizer.vocab_size),
         )
         task = replace(task, train={**task.train, source: planted})
-        model = first_model(model_cfg, seed=task.cfg.seed, device=execution.device)
+        model = first_model(model_cfg, task.cfg, execution=execution)
         run = train_to_the_end(stage, model, task, task.cfg, execution=execution, name=NAME)
     assert run.best_model is not None, "a finished run has been validated"
     model.load_state_dict(run.best_model)

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, create_model, field_
 
 from niels_gpt.config import Count, Fraction, Heads, ModelConfig, Section, TrainConfig
 from niels_gpt.data.corpus.split import Drawn, DuplicateRules
-from niels_gpt.data.kinds import Kind, source_kinds
+from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.secrets import OnPersonal, OnSecret
 from niels_gpt.device import check_device_name
 from niels_gpt.leak import MemorizeRules
@@ -140,10 +140,6 @@ class Source(Section):
     @property
     def private(self) -> bool:
         return self.remote != layout.PUBLIC
-
-    @property
-    def kind(self) -> Kind:
-        return source_kinds()[self.load.kind]
 
     @property
     def on_secret(self) -> OnSecret:

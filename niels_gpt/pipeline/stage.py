@@ -110,12 +110,9 @@ _NOTHING = {
 def leave_out(stage: Stage, *outs: Path) -> None:
     """Write the outputs of a disabled stage: folders with only a marker, files without content."""
     for out in outs:
-        nothing = _NOTHING[out.suffix or ".json"]
-        if out.suffix:
-            stage.out(out).write_text(nothing, encoding="utf-8")
-        else:
-            stage.out(out).mkdir()
-            (stage.out(out) / layout.LEFT_OUT).write_text(nothing, encoding="utf-8")
+        file = stage.out(out) if out.suffix else stage.out(out) / layout.LEFT_OUT
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(_NOTHING[out.suffix or ".json"], encoding="utf-8")
     stage.say("skipped, as params.yaml says")
 
 

@@ -123,7 +123,7 @@ def trained_teacher(
     if not task.cfg.teacher:
         return None
     cfg = replace(task.cfg, seed=derive_seed(task.cfg.seed, "teacher"))
-    model = first_model(model_cfg, seed=cfg.seed, device=execution.device)
+    model = first_model(model_cfg, cfg, execution=execution)
     run = train_to_the_end(stage, model, replace(task, cfg=cfg), cfg, execution=execution, name="teacher")
     assert run.best_model is not None, "a finished run has been validated"
     model.load_state_dict(run.best_model)
@@ -207,12 +207,13 @@ def train_to_the_end(
     return run
 
 
-def first_model(cfg: ModelConfig, *, seed: int, device: str) -> GPT:
-    """Return the model that training starts with: the base, or random weights sampled with `seed`."""
+def first_model(cfg: ModelConfig, run: TrainConfig, *, execution: Execution) -> GPT:
+    """Return the model that a run starts with, the base or random weights, after checking that training fits memory."""
+    check_memory(cfg, B=run.B, execution=execution, frozen=run.freeze_blocks)
     if is_imported(layout.BASE):
-        return load_model(layout.BASE / layout.BEST, device, T=cfg.T, dropout=cfg.dropout)
-    set_seed(derive_seed(seed, "init"))
-    return GPT(cfg).to(device)
+        return load_model(layout.BASE / layout.BEST, execution.device, T=cfg.T, dropout=cfg.dropout)
+    set_seed(derive_seed(run.seed, "init"))
+    return GPT(cfg).to(execution.device)
 
 
 def model_config(params: Params, *, V: int) -> ModelConfig:
