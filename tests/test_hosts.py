@@ -20,8 +20,9 @@ from niels_gpt.files.ranks import Ranks
 from niels_gpt.pipeline import hosts
 from niels_gpt.pipeline.hosts import Rendezvous, disagreement, find_rendezvous
 from niels_gpt.pipeline.stage import Inputs, Stage, read_inputs
-from niels_gpt.pipeline.training import execution_of, join_training, trained_by_ranks
+from niels_gpt.pipeline.training import execution_of, join_training, train_stage
 from niels_gpt.report.history import History
+from niels_gpt.train.task import Execution
 from tests.conftest import ROOT, Repo, run_python
 from tests.forked_ranks import fork_ranks
 from tests.in_process import tiny_params
@@ -62,6 +63,10 @@ def test_an_invalid_environment_variable_is_named(changed: dict[str, str], sente
         find_rendezvous({**FOUND, **changed}, "train")
 
 
+def not_here(stage: Stage, execution: Execution) -> None:
+    pytest.fail("trained in this process")
+
+
 def test_each_host_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(name="train", key="", params=tiny_params(), inputs=Inputs({}, {}))
     for name in (*FOUND, "RANK"):
@@ -71,14 +76,14 @@ def test_each_host_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**FOUND, "MASTER_ADDR": "no.such.invalid"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=r"NODE_RANK is 1, and `dvc repro` is for host 0: run `niels-gpt join train`"):
-        trained_by_ranks(stage)
+        train_stage(stage, not_here)
     monkeypatch.setenv("NODE_RANK", "0")
     with pytest.raises(ValueError, match="NODE_RANK is 0, so this is host 0: run `dvc repro` here"):
         join_training("train")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
         with pytest.raises(ValueError, match=r"port \d+ of this host is taken .* set another MASTER_PORT"):
-            trained_by_ranks(stage)
+            train_stage(stage, not_here)
 
 
 def test_an_unknown_address_is_refused_by_name() -> None:

@@ -588,21 +588,25 @@ def test_ranks_of_a_stage_share_the_files_that_are_hashed(
 def test_a_stage_starts_its_ranks_and_a_rank_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """With RANK in the environment, this process is one of the ranks that were started, and starts none."""
     started: list[list[str]] = []
+    trained: list[Stage] = []
     monkeypatch.setattr(hosts.subprocess, "Popen", lambda command, **_: started.append(command) or Ended())
+    monkeypatch.setattr(training, "execution_of", lambda _: nullcontext(Execution()))
     stage = Stage(name="train", key="", params=parameters(runtime__nproc=3), inputs=Inputs({}, {}))
-    assert training.trained_by_ranks(stage)
+    training.train_stage(stage, lambda stage, _: trained.append(stage))
     assert [started[0][1:], len(started)] == [
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "-m", "stages.train"], 1
     ]  # fmt: skip
     monkeypatch.setattr(Ended, "code", 1)
     with pytest.raises(RuntimeError, match="one of 3 processes failed"):
-        training.trained_by_ranks(stage)
+        training.train_stage(stage, lambda stage, _: trained.append(stage))
+    assert not trained
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(training, "end_with_parent", lambda: None)  # would kill the test process when its parent ends
-    assert not training.trained_by_ranks(stage)
+    training.train_stage(stage, lambda stage, _: trained.append(stage))
     monkeypatch.delenv("RANK")
     one = Stage(name="train", key="", params=parameters(), inputs=Inputs({}, {}))
-    assert not training.trained_by_ranks(one)
+    training.train_stage(one, lambda stage, _: trained.append(stage))
+    assert (trained, len(started)) == ([stage, one], 2)
 
 
 class Ended(nullcontext):  # type: ignore[type-arg]

@@ -53,33 +53,26 @@ def pretrained(params: Params, settings: Further, *, device: str) -> GPT:
 
 
 def train_stage(stage: Stage, train: Callable[[Stage, Execution], None]) -> None:
-    """Run `train` in this process or in one per rank; write an empty output if params.yaml disables the stage."""
+    """Run `train` in this process or, if `runtime.nproc` or the number of hosts is above 1, in processes that it starts.
+
+    Each of these, a rank, runs the stage again. If params.yaml disables the stage, its output is empty.
+    """
+    runtime = stage.params.runtime
     if not getattr(getattr(stage.params, stage.name), "run", True):
         leave_out(stage, layout.MODEL_OF[stage.name])
-    elif not trained_by_ranks(stage):
-        with execution_of(stage) as execution:
-            train(stage, execution)
-
-
-def trained_by_ranks(stage: Stage) -> bool:
-    """Train in several processes if `runtime.nproc` or the number of hosts is above 1.
-
-    Starts this host's processes and waits for them. Returns False if this process has to train itself: it is one of the
-    ranks, or the only process.
-    """
+        return
     if "RANK" in os.environ:
         end_with_parent()
-        return False
-    rendezvous = find_rendezvous(os.environ, stage.name)
-    if rendezvous is None and stage.params.runtime.nproc == 1:
-        return False
-    if rendezvous is not None and rendezvous.host > 0:
-        raise ValueError(
-            f"NODE_RANK is {rendezvous.host}, and `dvc repro` is for host 0: run `niels-gpt join {stage.name}` here"
-        )
-    stage_device(stage.params.runtime, say=stage.say)  # the ranks trust what this finds
-    run_ranks(stage.name, stage.params.runtime, rendezvous, say=stage.say)
-    return True
+    elif (rendezvous := find_rendezvous(os.environ, stage.name)) or runtime.nproc > 1:
+        if rendezvous is not None and rendezvous.host > 0:
+            raise ValueError(
+                f"NODE_RANK is {rendezvous.host}, and `dvc repro` is for host 0: run `niels-gpt join {stage.name}` here"
+            )
+        stage_device(runtime, say=stage.say)  # the ranks trust what this finds
+        run_ranks(stage.name, runtime, rendezvous, say=stage.say)
+        return
+    with execution_of(stage) as execution:
+        train(stage, execution)
 
 
 def join_training(name: str) -> None:
