@@ -11,14 +11,7 @@ from niels_gpt.data.corpus.split_files import document_names
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.leak.extraction import Questions
 from niels_gpt.leak.measure import Leak, distinct_passages, measure_leak
-from niels_gpt.leak.page import (
-    canary_sentence,
-    extractable,
-    leak_sentence,
-    link_passages,
-    render_leak,
-    verdict,
-)
+from niels_gpt.leak.page import canary_sentence, extractable, leak_sentence, link_passages, render_leak, verdict
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.private_text import measure_planted_run, open_sources
 from niels_gpt.pipeline.results import final_models, write_metrics

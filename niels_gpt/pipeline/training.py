@@ -53,9 +53,9 @@ def pretrained(params: Params, settings: Further, *, device: str) -> GPT:
 
 
 def train_stage(stage: Stage, train: Callable[[Stage, Execution], None]) -> None:
-    """Run `train` in this process or, if `runtime.nproc` or the number of hosts is above 1, in processes that it starts.
+    """Run `train` in this process or, if `runtime.nproc` or the number of hosts is above 1, in ranks that it starts.
 
-    Each of these, a rank, runs the stage again. If params.yaml disables the stage, its output is empty.
+    Each rank is a process that runs the stage again. If params.yaml disables the stage, its output is empty.
     """
     runtime = stage.params.runtime
     if not getattr(getattr(stage.params, stage.name), "run", True):
