@@ -300,10 +300,12 @@ def digest(path: Path, *, whole: bool = False) -> str:
     if not path.is_dir():
         return "absent"
     tree = hashlib.sha256()
-    for folder, subfolders, files in os.walk(path):  # like DVC, does not follow linked folders
+    # Like DVC, do not follow linked folders, which may form a cycle; only the link itself counts.
+    for folder, subfolders, files in os.walk(path):
+        linked = [name for name in subfolders if Path(folder, name).is_symlink()]
         subfolders[:] = sorted(set(subfolders) - layout.UNWATCHED)
-        for name in sorted(set(files) - layout.UNWATCHED):
+        for name in sorted({*files, *linked} - layout.UNWATCHED):
             file = Path(folder, name)
-            said = f"{file.relative_to(path).as_posix()}\0{digest(file, whole=whole)}\n"
-            tree.update(said.encode(errors="surrogateescape"))
+            said = f"link to {os.readlink(file)}" if name in linked else digest(file, whole=whole)
+            tree.update(f"{file.relative_to(path).as_posix()}\0{said}\n".encode(errors="surrogateescape"))
     return tree.hexdigest()
