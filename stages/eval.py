@@ -71,19 +71,17 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
     for source, name in mix.val_names.items():
         quoted, counts[name] = quoted_stream(mix.val[source], spans[source], tokenizer)
         for model_name, model in models.items():
-            scored = score_stream(model, streams[name], T=T, device=device, quoted=quoted, **how)
-            tables[model_name][name] = scored
+            tables[model_name][name] = score_stream(model, streams[name], T=T, device=device, quoted=quoted, **how)
     replies: list[Text] = []
     known = dict.fromkeys(models, known_words((stream.arrays for stream in mix.train.values()), tokenizer))
     # A base knows its chat format before any fine-tuning, so all models are scored: how much of it is forgotten?
     answering = list(models) if base else [layout.TUNED.name] if tuned else []
     if answering and stage.params.chats:
         chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
-        for name, examples in chats.val.items():
-            marks, counts[chats.val_names[name]] = quoted_chats(examples, spans[name], tokenizer)
+        for source, name in chats.val_names.items():
+            marks, counts[name] = quoted_chats(chats.val[source], spans[source], tokenizer)
             for model_name in answering:
-                scored = score_chats(models[model_name], examples, quoted=marks, **how)
-                tables[model_name][chats.val_names[name]] = scored
+                tables[model_name][name] = score_chats(models[model_name], chats.val[source], quoted=marks, **how)
         if tuned:
             read = (chats.train[name] for name, weight in stage.params.p_sft.items() if weight)
             known[layout.TUNED.name] = known[layout.TUNED.name] | known_words(
@@ -98,12 +96,11 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
         for name, stream in streams.items()
     }
     scores |= {how: {name: {"bits_per_byte": found[how]} for name, found in bits.items()} for how in YARDSTICKS}
-    asked: dict[str, Any] = {"replies": replies, "T": T, "B": settings.B}
-    renderers = {name: renderer_for(tokenizer, chats=name == layout.TUNED.name) for name in models}
-    cards: dict[str, Card] = {
-        name: measure_card(model, tokenizer, renderer=renderers[name], known=known[name], **asked)
-        for name, model in models.items()
-    }
+    cards: dict[str, Card] = {}
+    for name, model in models.items():
+        renderer = renderer_for(tokenizer, chats=name == layout.TUNED.name)
+        asked: dict[str, Any] = {"renderer": renderer, "known": known[name], "replies": replies}
+        cards[name] = measure_card(model, tokenizer, T=T, B=settings.B, **asked)
     values = {model: {name: measured.value for name, measured in card.items()} for model, card in cards.items()}
     final, chat_names = cards[list(cards)[-1]], set(counts) - set(streams)
     write_metrics(
