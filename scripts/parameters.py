@@ -113,4 +113,4 @@ def allowed_values(annotation: Any) -> str:
 
 
 if __name__ == "__main__":
-    print(list_parameters(Params, read_params()[0].model_dump(by_alias=True)), end="")
+    print(list_parameters(Params, read_params()[0].model_dump()), end="")

@@ -98,7 +98,7 @@ def test_the_key_set_is_frozen() -> None:
     screened = {
         f"sources.{name}.load.{key}" for name in raw["sources"] for key in ("on_secret", "on_personal", "stored")
     }
-    assert leaves(params.model_dump(by_alias=True)) == leaves(raw) == expected | optional | screened
+    assert leaves(params.model_dump()) == leaves(raw) == expected | optional | screened
 
 
 def test_the_file_is_short_starts_with_the_main_settings_and_omits_library_defaults() -> None:
@@ -154,7 +154,7 @@ def test_the_list_of_parameters_is_what_the_command_prints() -> None:
 def test_the_list_names_every_parameter_with_its_value_in_the_sample() -> None:
     rows = [line[2:-2].split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
     told = {name.strip("`"): sample for name, _, _, sample, _ in rows if ".NAME" not in name and sample}
-    for leaf, value in values_of(parse_params(TEXT)[0].model_dump(by_alias=True)).items():
+    for leaf, value in values_of(parse_params(TEXT)[0].model_dump()).items():
         tables = ("sources", "p_train", "p_val", "p_sft")
         if leaf == "tokenizer.kind":
             assert f"### tokenizer of kind {value}\n" in PAGE

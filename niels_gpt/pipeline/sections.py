@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_type_hints
 
 from annotated_types import Ge, Gt, Le, MinLen
-from pydantic import AfterValidator, Field, ValidationInfo, create_model, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from niels_gpt.config import Count, Fraction, Heads, ModelConfig, Section, TrainConfig
 from niels_gpt.data.corpus.split import Drawn, DuplicateRules
@@ -180,6 +180,8 @@ Text = Annotated[str, MinLen(1)]
 
 class Base(Section):
     """Pretrained model to start from; `name` is the key `from`, a keyword of Python."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     name: Annotated[
         Text | None,
