@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.cli.plan import OwnChats, Plan, plan_params
+from niels_gpt.cli.plan_base import ChosenBase
 from niels_gpt.cli.sizing import Machine
 from niels_gpt.cli.survey import Survey
 from niels_gpt.pipeline.yaml_files import parse_yaml
@@ -44,9 +45,15 @@ def chats_of(raw: dict[str, Any]) -> dict[str, Any]:
 BUNDLED = chats_of(VALUES)
 
 
-def planned(*surveys: Survey, machine: Machine = LAPTOP, hours: float = 1.0, chats: tuple[OwnChats, ...] = ()) -> Plan:
-    bundled = {"bundled": BUNDLED, "bundled_weights": VALUES["p_sft"]}
-    return plan_params(surveys, chats=chats, machine=machine, hours=hours, **bundled)
+def planned(
+    *surveys: Survey,
+    machine: Machine = LAPTOP,
+    hours: float = 1.0,
+    chats: tuple[OwnChats, ...] = (),
+    base: ChosenBase | None = None,
+) -> Plan:
+    how: dict[str, Any] = {"sample": VALUES, "public_bytes": 180_000, "machine": machine, "hours": hours}
+    return plan_params(surveys, chats=chats, base=base, **how)
 
 
 def write(folder: Path, files: dict[str, str | bytes]) -> Path:

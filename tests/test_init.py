@@ -22,7 +22,7 @@ from niels_gpt.cli import plan as plan_module
 from niels_gpt.cli.app import app
 from niels_gpt.cli.console import Setting, with_settings
 from niels_gpt.cli.plan import FEW_DOCUMENTS, OwnChats, Plan, plan_text, source_names
-from niels_gpt.cli.plan_base import ChosenBase, plan_tuning
+from niels_gpt.cli.plan_base import ChosenBase
 from niels_gpt.cli.sizing import SIZES, Machine, Outlook, Pace, Size, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, survey_folder
 from niels_gpt.config import ModelConfig
@@ -698,10 +698,7 @@ SMOLLM2 = ModelConfig(
 
 def tuned(*surveys: Survey, machine: Machine, hours: float = 1.0, chats: tuple[OwnChats, ...] = ()) -> Plan:
     base = ChosenBase("smollm2", "data/no-input.md", None, SMOLLM2)
-    public = {"wiki": VALUES["sources"]["wiki"]}
-    talks = {name: BUNDLED[name] for name in ("dolly15k", "oasst1")}
-    sample = {"bundled": talks, "public": public, "public_bytes": 180e3}
-    return plan_tuning(surveys, base=base, chats=chats, machine=machine, hours=hours, **sample)
+    return planned(*surveys, base=base, chats=chats, machine=machine, hours=hours)
 
 
 @pytest.mark.slow

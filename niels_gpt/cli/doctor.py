@@ -73,7 +73,7 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         trained = "trained" if (folder / model / layout.BEST).is_file() else "not trained yet; run `dvc repro`"
         yield Finding(f"{model}: {'skipped, since sft.run is false' if skipped else trained}")
     if all(map(sound, ("base", "model", "p_train", "sources", "tokenizer", "train"))):
-        yield from _outlook(params, folder, cfg)
+        yield from _outlook(params, folder)
 
 
 def examine_speed(params: Mapping[str, Any]) -> Iterator[Finding]:
@@ -154,9 +154,9 @@ def _loaded_size(source: Mapping[str, Any], folder: Path) -> float | None:
     return sum(budget) * float(load["bytes_per_token"]) if "bytes_per_token" in load and None not in budget else None
 
 
-def _outlook(params: Mapping[str, Any], folder: Path, cfg: ModelConfig | None) -> Iterator[Finding]:
+def _outlook(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
     """Yield the epochs over each source, advice on sources with too many, the expected loss, and the verdict."""
-    ahead = look_ahead(params, folder=folder, cfg=cfg)
+    ahead = look_ahead(params, folder=folder)
     yield Finding(f"epochs: {ahead.epochs or 'unknown until the text is loaded'}")
     most = most_epochs(ahead.parameters or LARGEST_MODEL, in_epochs=params["train"]["windows"] == "epochs")
     for sentence in read_too_often(ahead.seen, most=most):

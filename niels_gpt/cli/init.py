@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -227,30 +228,13 @@ def _planned(
     speed: bool,
 ) -> tuple[Plan, str, Outlook]:
     """Return a plan, its YAML and its outlook, by a matrix product's speed or, with `speed`, by that of real steps."""
+    from niels_gpt.cli import sizing
     from niels_gpt.cli.plan import plan_params, plan_text
-    from niels_gpt.cli.plan_base import measured_machine, plan_tuning
-    from niels_gpt.cli.sizing import (
-        Machine,
-        look_ahead,
-        look_further,
-        model_config,
-        seconds_to_start,
-        seconds_to_train,
-    )
-    from niels_gpt.model.size import expected_ability
+    from niels_gpt.cli.plan_base import measured_machine
 
     values = parse_yaml(sample, name="presets/sample.yaml")
-    bundled = {name: source for name, source in values["sources"].items() if source["use"] == "chat"}
-
-    def planned(machine: Machine, hours: float) -> Plan:
-        how: dict[str, Any] = {"chats": chats, "machine": machine, "hours": hours}
-        if base is None:
-            return plan_params(surveys, bundled=bundled, bundled_weights=values["p_sft"], **how)
-        # The sample's dialogues are about niels_gpt; its public text stays in the mix against forgetting.
-        talks = {name: source for name, source in bundled.items() if source["load"]["kind"] != "dialogues"}
-        public = {"wiki": values["sources"]["wiki"]}
-        size = float(sum(file.stat().st_size for file in Path(public["wiki"]["input"]).rglob("*.*")))
-        return plan_tuning(surveys, base=base, bundled=talks, public=public, public_bytes=size, **how)
+    public_bytes = sizing.size_on_disk(Path(values["sources"]["wiki"]["input"]))
+    planned = partial(plan_params, surveys, chats=chats, base=base, sample=values, public_bytes=public_bytes)
 
     def written(plan: Plan) -> tuple[str, dict[str, Any]]:
         # Defaults are left to the plan, which may know better.
@@ -263,15 +247,15 @@ def _planned(
     if speed and base:
         machine = measured_machine(base, {**parse_params(sample)[1]["runtime"], **runtime}, cuda=machine.cuda)
     elif speed:
-        first = planned(machine, hours)
-        pace = seconds_to_train(written(first)[1], "train")["train"]
-        flops = first.run.seconds(Machine(1.0)) / pace.seconds
-        machine = Machine(flops, cuda=machine.cuda, busy=pace.busy, start=seconds_to_start())
-    plan = planned(machine, hours)
+        first = planned(machine=machine, hours=hours)
+        pace = sizing.seconds_to_train(written(first)[1], "train")["train"]
+        flops = first.run.seconds(sizing.Machine(1.0)) / pace.seconds
+        machine = sizing.Machine(flops, cuda=machine.cuda, busy=pace.busy, start=sizing.seconds_to_start())
+    plan = planned(machine=machine, hours=hours)
     text, params = written(plan)
     sizes = {name: float(survey.text_bytes) for name, survey in zip(plan.sources, surveys, strict=False)}
-    ahead = look_ahead(params, folder=Path(), cfg=model_config(params), known=sizes)
-    further = look_further(ahead, lambda more: planned(machine, more).run.expected(expected_ability), hours=hours)
+    ahead = sizing.look_ahead(params, folder=Path(), known=sizes)
+    further = sizing.look_further(ahead, lambda longer: planned(machine=machine, hours=longer).run, hours=hours)
     return plan, text, further
 
 

@@ -1,4 +1,7 @@
-"""Plan a first params.yaml for a user's own text: survey -> plan with reasons -> text of the file."""
+"""Plan a first params.yaml for a user's own text: survey -> plan with reasons -> text of the file.
+
+A model is trained from scratch, with the settings of this module, or a base is tuned, with those of plan_base.py.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from niels_gpt.cli.console import WORDS, Setting, with_settings
-from niels_gpt.cli.sizing import Machine, PlannedRun, fit_run, vocabulary_for
+from niels_gpt.cli.plan_base import ChosenBase, fit_tuning, tuning_settings
+from niels_gpt.cli.sizing import Machine, PlannedRun, context_for, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, megabytes, printable
 from niels_gpt.files.messages import format_duration, plural
 from niels_gpt.model.size import BYTES, bytes_per_token
@@ -23,7 +27,6 @@ _MANY_DOCUMENTS, _TOO_MANY_TO_LIST = 50, 1_000_000  # from here on: hold out who
 # With fewer, the sample's min_documents (5) would require a word in over a quarter of them. That cost 0.3 to 2.1% more
 # bits per byte on 100 kB of notes cut into 6 to 100 documents.
 FEW_DOCUMENTS = 20
-_CONTEXTS = (1024, 512, 256, 128)
 
 # Seconds besides training, measured on two ARM cores: per MB, all stages that read text; per MB, training of the
 # tokenizer.
@@ -32,6 +35,7 @@ _STAGES_A_SOURCE, _OTHER_STAGES = 4, 14  # load counts twice: it reads the text 
 # Share of the remaining time for each part; the rest is a reserve.
 _TRAIN, _SFT, _LEAK, _EVAL = 0.75, 0.08, 0.03, 0.03
 _LEAST_S = 40.0  # after reading the text
+_PUBLIC_SHARE = 0.1  # for a base: of public text at most, and no more epochs of it than of the user's text
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,13 @@ class Plan:
     sources: Mapping[str, Mapping[str, Any]]
     chats: Mapping[str, Mapping[str, Any]]
     weights: Mapping[str, float]
+    val_weights: Mapping[str, float]
     chat_weights: Mapping[str, float]
+    sections: Mapping[str, Mapping[str, Any]]  # other sections that replace the sample's as a whole
     settings: Mapping[str, Setting]
     run: PlannedRun
     seconds: Mapping[str, float]
     busy: float  # share of the cores that other programs take, 0 to 1
-    val_weights: Mapping[str, float] | None = None  # None: as `weights`
-    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # whole sections, in place of the sample's
 
     @property
     def byte_tokenizer(self) -> bool:
@@ -68,70 +72,89 @@ def plan_params(
     surveys: Sequence[Survey],
     *,
     chats: Sequence[OwnChats] = (),
-    bundled: Mapping[str, Mapping[str, Any]],
-    bundled_weights: Mapping[str, float],
+    base: ChosenBase | None = None,
+    sample: Mapping[str, Any],
+    public_bytes: float,
     machine: Machine,
     hours: float,
 ) -> Plan:
-    """Plan a run on the surveyed text within `hours`; `bundled` chats are used if the user has none."""
-    named, own_chats, reading = name_inputs(surveys, chats, bundled=bundled, machine=machine)
-    text_bytes = sum(survey.text_bytes for survey in surveys)
-    characters, words = (max(getattr(survey, of) for survey in surveys) for of in ("characters", "words"))
-    V = vocabulary_for(text_bytes, characters=characters, words=words)
-    if V != BYTES:
-        reading += _A_MEGABYTE_OF_PIECES * min(text_bytes, _sample_bytes(text_bytes)) / 1e6
-    trained_bytes = sum(survey.trained_bytes for survey in surveys)
+    """Plan a run on the surveyed text within `hours`, from scratch or from a base.
 
-    def planned(left: float) -> Plan:
-        run = fit_run(trained_bytes, V=V, machine=machine, seconds=_TRAIN * left)
-        T = context_for(surveys, most=run.size.T, bytes_a_token=bytes_per_token(V))
-        # Rows of T tokens, and about as many tokens per step.
-        run = replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
-        settings, seconds = _settings(run, named, chats, machine=machine, left=left)
-        return Plan(
-            head=heading(surveys, hours),
-            sources={name: source_entry(name, survey, T=T, V=V) for name, survey in named.items()},
-            chats=own_chats or bundled,
-            weights={name: round(of.text_bytes / text_bytes, 4) or 0.0001 for name, of in named.items()},
-            chat_weights=dict.fromkeys(own_chats, 1.0) or bundled_weights,
-            settings=settings,
-            run=run,
-            seconds={"text": reading, **seconds},
-            busy=machine.busy,
-        )
-
-    return fit_hours(hours, reading, planned)
-
-
-def name_inputs(
-    surveys: Sequence[Survey],
-    chats: Sequence[OwnChats],
-    *,
-    bundled: Mapping[str, Mapping[str, Any]],
-    public: Collection[str] = (),
-    machine: Machine,
-) -> tuple[dict[str, Survey], dict[str, dict[str, Any]], float]:
-    """Return the surveys by source name, the entries of the user's chats, and the seconds to read it all."""
+    The sample's chats are used if the user has none; of them, a base leaves out the dialogues, which are about
+    niels_gpt. Its public text, of `public_bytes`, stays in the mix of a base, so that less is forgotten.
+    """
     for survey in surveys:
         if survey.text_bytes < LEAST_TEXT:
             raise ValueError(
                 f"{survey.path} has {survey.text_bytes:,} bytes of text, too little to train and validate on: at least "
                 f"{LEAST_TEXT:,} are needed, a megabyte is a good start"
             )
-    taken = [*bundled, *public, *(str(source["val_name"]).removeprefix("val_") for source in bundled.values())]
-    names = source_names([survey.path for survey in surveys], taken=taken)
-    chat_names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=[*names, *public])
-    stages = _STAGES_A_SOURCE * (len(names) + len(public) + (len(chats) or len(bundled))) + _OTHER_STAGES
-    reading = machine.start * stages + _A_MEGABYTE * sum(survey.text_bytes for survey in surveys) / 1e6
+    bundled = {name: source for name, source in sample["sources"].items() if source["use"] == "chat"}
+    public = {}
+    if base:
+        bundled = {name: source for name, source in bundled.items() if source["load"]["kind"] != "dialogues"}
+        public = {"wiki": sample["sources"]["wiki"]}
+    taken = [*bundled, *public, *(source["val_name"].removeprefix("val_") for source in bundled.values())]
+    named = dict(zip(source_names([survey.path for survey in surveys], taken=taken), surveys, strict=True))
+    chat_entries = _chat_entries(chats, taken=[*named, *public]) or bundled
+    sources = len(named) + len(public) + len(chat_entries)
+    text_bytes = sum(survey.text_bytes for survey in surveys)
+    share = min(_PUBLIC_SHARE, public_bytes / (public_bytes + text_bytes)) if base else 0.0
+    reading = machine.start * (_STAGES_A_SOURCE * sources + _OTHER_STAGES) + _A_MEGABYTE * text_bytes / 1e6
+    characters, words = (max(getattr(survey, of) for survey in surveys) for of in ("characters", "words"))
+    V = base.cfg.V if base else vocabulary_for(text_bytes, characters=characters, words=words)
+    if not base and V != BYTES:
+        reading += _A_MEGABYTE_OF_PIECES * min(text_bytes, _sample_bytes(text_bytes)) / 1e6
+
+    def planned(left: float) -> Plan:
+        if base:
+            run = fit_tuning(surveys, base, share=share, machine=machine, left=left)
+            asked = sum(chat.count for chat in chats)
+            settings, seconds = tuning_settings(run, sources=sources, own_chats=asked, machine=machine, left=left)
+            settings["splice.dataset_name"] = Setting(next(iter(named)))
+            sections = base.sections(run.size.T)
+        else:
+            trained_bytes = sum(survey.trained_bytes for survey in surveys)
+            run = fit_run(trained_bytes, V=V, machine=machine, seconds=_TRAIN * left)
+            T = context_for(surveys, most=run.size.T, bytes_a_token=bytes_per_token(V))
+            # Rows of T tokens, and about as many tokens per step.
+            run = replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
+            settings, seconds = _settings(run, named, chats, machine=machine, left=left)
+            sections = {"tokenizer": _BYTE_TOKENIZER} if V == BYTES else {}
+        return Plan(
+            head=_heading(surveys, hours),
+            sources={**{name: _source_entry(name, survey, run) for name, survey in named.items()}, **public},
+            chats=chat_entries,
+            weights={**_weights(named, 1 - share), **dict.fromkeys(public, round(share, 4))},
+            val_weights=_weights(named, 1.0),
+            chat_weights=dict.fromkeys(chat_entries, 1.0) if chats or base else sample["p_sft"],
+            sections=sections,
+            settings=settings,
+            run=run,
+            seconds={"text": reading, **seconds},
+            busy=machine.busy,
+        )
+
+    return _fit_hours(hours, reading, planned)
+
+
+def _chat_entries(chats: Sequence[OwnChats], *, taken: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the entries of the user's chats in `sources`."""
+    names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=taken)
     split = {"by": "document", "val_frac": 0.1}
-    own_chats = {
+    return {
         name: _entry("chat", name, path=chat.path, remote="private", load={"kind": chat.kind}, split=split)
-        for name, chat in zip(chat_names, chats, strict=True)
+        for name, chat in zip(names, chats, strict=True)
     }
-    return dict(zip(names, surveys, strict=True)), own_chats, reading
 
 
-def fit_hours(hours: float, reading: float, planned: Callable[[float], Plan]) -> Plan:
+def _weights(named: Mapping[str, Survey], share: float) -> dict[str, float]:
+    """Return weights by size that add up to `share`, so that every source gets the same epochs."""
+    text_bytes = sum(survey.text_bytes for survey in named.values())
+    return {name: round(survey.text_bytes / text_bytes * share, 4) or 0.0001 for name, survey in named.items()}
+
+
+def _fit_hours(hours: float, reading: float, planned: Callable[[float], Plan]) -> Plan:
     """Return a plan of at most `hours`; `planned` makes one for a number of seconds after those of `reading`.
 
     Parts have a least size, so a plan may take longer than the seconds given: it is shortened, or ValueError is raised.
@@ -152,18 +175,21 @@ def plan_text(plan: Plan, sample: str) -> str:
     sections = {
         "sources": {**plan.sources, **plan.chats},
         "p_train": {**plan.weights, first: Setting(plan.weights[first], why)},
-        "p_val": plan.val_weights or plan.weights,
+        "p_val": plan.val_weights,
         "p_sft": plan.chat_weights,
         **plan.sections,
     }
-    if plan.byte_tokenizer:
-        reason = "The text is too small or too repetitive to learn a vocabulary: its bytes are the tokens."
-        sections["tokenizer"] = {"kind": Setting("byte", reason), "corpus": "data/no-input.md"}
     text = sample.partition("\n\n")[2]  # without the sample's heading
     written = {name: Setting(values) for name, values in sections.items()}
     for key, setting in plan.settings.items():  # defaults without a reason are left out
         written[key] = replace(setting, is_default=not setting.reason and setting.value == default_at(key, Params))
     return "\n".join([*(f"# {line}".rstrip() for line in plan.head), "", with_settings(text, written)])
+
+
+_BYTE_TOKENIZER = {
+    "kind": Setting("byte", "The text is too small or too repetitive to learn a vocabulary: its bytes are the tokens."),
+    "corpus": "data/no-input.md",
+}
 
 
 def source_names(paths: Sequence[str], *, taken: Collection[str] = ()) -> list[str]:
@@ -183,20 +209,7 @@ def _sample_bytes(text_bytes: float) -> int:
     return 10_000_000 if text_bytes < 16e6 else 20_000_000
 
 
-def context_for(surveys: Sequence[Survey], *, most: int, bytes_a_token: float) -> int:
-    """Return the longest context T, at most `most`, of which 1.5 windows fit into the held-out text of every source."""
-    tokens = [survey.text_bytes * survey.held_out / bytes_a_token for survey in surveys]
-    for T in _CONTEXTS:
-        if most >= T and min(tokens) >= 1.5 * (T + 1):
-            return T
-    smallest = min(surveys, key=lambda survey: survey.text_bytes)
-    raise ValueError(
-        f"{smallest.path} holds {smallest.text_bytes:,} bytes of text, too little for a source of its own: put it into "
-        "one folder with other text"
-    )
-
-
-def source_entry(name: str, survey: Survey, *, T: int, V: int) -> dict[str, Any]:
+def _source_entry(name: str, survey: Survey, run: PlannedRun) -> dict[str, Any]:
     """Return the entry of a surveyed folder in `sources`."""
     load: dict[str, Any] = {"kind": "text"}
     if survey.glob is not None:
@@ -205,7 +218,11 @@ def source_entry(name: str, survey: Survey, *, T: int, V: int) -> dict[str, Any]
     # Whole documents are held out where there are many, and none is over a quarter of the text.
     held_out_tokens, held_out_documents = (n * survey.held_out for n in (survey.text_bytes, survey.documents))
     many = survey.documents >= _MANY_DOCUMENTS and held_out_documents >= 5
-    if many and survey.longest <= 0.25 * survey.text_bytes and held_out_tokens / bytes_per_token(V) >= 6 * (T + 1):
+    if (
+        many
+        and survey.longest <= 0.25 * survey.text_bytes
+        and held_out_tokens / bytes_per_token(run.V) >= 6 * (run.size.T + 1)
+    ):
         by = "hash" if survey.documents >= _TOO_MANY_TO_LIST else "document"
         reason = f"{plural(survey.documents, 'document')}, so whole ones are held out for validation."
         split: dict[str, Any] = {"by": Setting(by, reason), "val_frac": survey.held_out}
@@ -361,7 +378,7 @@ def _why_steps(run: PlannedRun) -> str:
     return f"{read}. More have not been tried, and memorize the text: more text would help."
 
 
-def heading(surveys: Sequence[Survey], hours: float) -> list[str]:
+def _heading(surveys: Sequence[Survey], hours: float) -> list[str]:
     """Return the comment at the top of the new params.yaml: what the survey found."""
     lines = [f"Written by niels-gpt init, for {hours:g} h on the machine it ran on, from this survey:"]
     lines += [f"  {line}" for survey in surveys for line in describe(survey)]

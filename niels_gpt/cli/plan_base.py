@@ -1,4 +1,4 @@
-"""Plan a params.yaml that tunes a pretrained model on a user's own text: survey -> plan with reasons.
+"""What a plan needs that tunes a pretrained model: its steps, its settings with reasons, and its speed.
 
 The figures behind the constants are in docs/base.md.
 """
@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from niels_gpt.cli.console import Setting
-from niels_gpt.cli.plan import OwnChats, Plan, context_for, fit_hours, heading, name_inputs, source_entry
-from niels_gpt.cli.sizing import Machine, PlannedRun, Size, costs, seconds_per_step, seconds_to_start
+from niels_gpt.cli.sizing import Machine, PlannedRun, Size, context_for, costs, seconds_per_step, seconds_to_start
 from niels_gpt.cli.survey import Survey
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.device import prepare_device
@@ -23,7 +22,6 @@ from niels_gpt.train.task import Execution, device_memory, least_memory
 _ROWS, _ROWS_ON_CPU = 8, 4
 _CONTEXT, _CONTEXT_ON_CPU = 1024, 512
 _SMALL_TEXT = 1e6  # bytes; below, three epochs were best, above, two
-_PUBLIC_SHARE = 0.1  # of the sample's public text at most, and no more epochs of it than of the user's text
 # Share of the time after reading the text.
 _TRAIN, _SFT, _EVAL, _LEAK = 0.6, 0.1, 0.14, 0.06
 _FEWEST_SFT_STEPS = 20
@@ -50,67 +48,27 @@ class ChosenBase:
         if 3 * least > (there := device_memory(execution.device)):
             raise ValueError(f"it needs about {3 * least / 1e9:.0f} GB of memory, and there are {there / 1e9:.1f}")
 
-
-def plan_tuning(
-    surveys: Sequence[Survey],
-    *,
-    base: ChosenBase,
-    chats: Sequence[OwnChats] = (),
-    bundled: Mapping[str, Mapping[str, Any]],
-    public: Mapping[str, Mapping[str, Any]],
-    public_bytes: float,
-    machine: Machine,
-    hours: float,
-) -> Plan:
-    """Plan the tuning of a base within `hours`.
-
-    `public` is the sample's public text, which stays in the mix so that less is forgotten; `bundled` are its chats,
-    used if the user has none.
-    """
-    named, own_chats, reading = name_inputs(surveys, chats, bundled=bundled, public=public, machine=machine)
-    chat_sources = own_chats or bundled
-    text_bytes = float(sum(survey.text_bytes for survey in surveys))
-    share = min(_PUBLIC_SHARE, public_bytes / (public_bytes + text_bytes))
-    own = {name: survey.text_bytes / text_bytes for name, survey in named.items()}
-    weights = {name: round(weight * (1 - share), 4) or 0.0001 for name, weight in own.items()}
-
-    def planned(left: float) -> Plan:
-        run = _fit(surveys, base, share=share, machine=machine, seconds=_TRAIN * left)
-        scored = len(named) + len(public) + len(chat_sources)
-        settings, seconds = _settings(run, chats, machine=machine, left=left, scored_sources=scored)
-        entries = {name: source_entry(name, survey, T=run.size.T, V=run.V) for name, survey in named.items()}
-        start = {"from": Setting(base.name, "The model to start from: docs/base.md."), "input": base.input}
-        shape = {"T": Setting(run.size.T, "Everything else of the model is the base's."), "dropout": 0.0}
-        return Plan(
-            head=heading(surveys, hours),
-            sources={**entries, **public},
-            chats=chat_sources,
-            weights={**weights, **dict.fromkeys(public, round(share / len(public), 4))},
-            val_weights={name: round(weight, 4) or 0.0001 for name, weight in own.items()},
-            chat_weights=dict.fromkeys(chat_sources, 1.0),
-            sections={
-                "base": {**start, "revision": base.revision},
-                "tokenizer": {"kind": "hf", "corpus": "models/base"},
-                "model": shape,
-            },
-            settings={"splice.dataset_name": Setting(next(iter(named))), **settings},
-            run=run,
-            seconds={"text": reading, **seconds},
-            busy=machine.busy,
-        )
-
-    return fit_hours(hours, reading, planned)
+    def sections(self, T: int) -> dict[str, dict[str, Any]]:
+        """Return the sections of params.yaml that a base replaces as a whole."""
+        start = {"from": Setting(self.name, "The model to start from: docs/base.md."), "input": self.input}
+        return {
+            "base": {**start, "revision": self.revision},
+            "tokenizer": {"kind": "hf", "corpus": "models/base"},
+            "model": {"T": Setting(T, "Everything else of the model is the base's."), "dropout": 0.0},
+        }
 
 
-def _fit(surveys: Sequence[Survey], base: ChosenBase, *, share: float, machine: Machine, seconds: float) -> PlannedRun:
-    """Return the run of as many epochs as help, or as the time allows."""
+def fit_tuning(
+    surveys: Sequence[Survey], base: ChosenBase, *, share: float, machine: Machine, left: float
+) -> PlannedRun:
+    """Return the run of as many epochs as help, or as the time allows; `share` of its text is public."""
     most = min(base.cfg.T, _CONTEXT if machine.cuda else _CONTEXT_ON_CPU)
     T = context_for(surveys, most=most, bytes_a_token=BASE_BYTES_PER_TOKEN)
     parameters, flops = costs(base.cfg, T)
     text = sum(survey.trained_bytes for survey in surveys)
     text_tokens = text / BASE_BYTES_PER_TOKEN
     by_text = (3 if text < _SMALL_TEXT else 2) * text_tokens / (1 - share)
-    by_time = machine.flops * seconds / flops
+    by_time = machine.flops * (_TRAIN * left) / flops
     tokens = min(by_text, max(by_time, _FEWEST_STEPS * T))
     B = max(1, min(_ROWS if machine.cuda else _ROWS_ON_CPU, int(tokens / T)))
     size = Size(base.cfg.C, base.cfg.L, T, base.cfg.D, 0)
@@ -119,18 +77,18 @@ def _fit(surveys: Sequence[Survey], base: ChosenBase, *, share: float, machine: 
     return PlannedRun(size, base.cfg.V, B, steps, parameters, flops, text_tokens / (1 - share), limit)
 
 
-def _settings(
-    run: PlannedRun, chats: Sequence[OwnChats], *, machine: Machine, left: float, scored_sources: int
+def tuning_settings(
+    run: PlannedRun, *, sources: int, own_chats: int, machine: Machine, left: float
 ) -> tuple[dict[str, Setting], dict[str, float]]:
-    """Return (settings by dotted name, estimated seconds of each part of the run)."""
+    """Return (settings by dotted name, estimated seconds of each part); `own_chats` and `sources` are counts."""
     T, tokens_a_second = run.size.T, machine.flops / run.flops
     forward = 3 * tokens_a_second  # scoring has no backward pass
-    sft_rows = 480 if not chats else min(16_000, max(400, 3 * sum(chat.count for chat in chats)))
+    sft_rows = min(16_000, max(400, 3 * own_chats)) if own_chats else 480
     sft_steps = min(-(-sft_rows // run.B), int(_SFT * left * tokens_a_second / (run.B * T)))
     tuned = sft_steps >= _FEWEST_SFT_STEPS
     sft_steps = max(1, sft_steps)
     models = 3 if tuned else 2
-    scored = max(4 * T, min(1_000_000, int(_EVAL * left * forward / (models * scored_sources))))
+    scored = max(4 * T, min(1_000_000, int(_EVAL * left * forward / (models * sources))))
     passages = max(20, min(10_000, int(_LEAK * left * forward / (models * 2 * 100))))
     rate = 2e-4 if run.epochs >= 1 else 3e-4
     evaluations = 2 if run.steps < 100 else 4
@@ -174,7 +132,7 @@ def _settings(
     seconds = {
         "train": run.seconds(machine) + validating,
         "sft": sft_steps * run.B * T / tokens_a_second if tuned else 0.0,
-        "rest": models * (scored_sources * scored + 2 * 100 * passages + _OTHER_TOKENS) / forward,
+        "rest": models * (sources * scored + 2 * 100 * passages + _OTHER_TOKENS) / forward,
     }
     return settings, seconds
 

@@ -10,7 +10,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from niels_gpt.base.imported import is_imported, open_base
-from niels_gpt.cli.survey import PLAIN, text_bytes
+from niels_gpt.cli.survey import PLAIN, Survey, text_bytes
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.data.corpus.mix import Exposure, exposures
 from niels_gpt.data.text import SUFFIXES
@@ -181,6 +181,22 @@ def _run(
     return PlannedRun(size, V, B, steps, parameters, flops, text_tokens, limit, taught)
 
 
+_CONTEXTS = (1024, 512, 256, 128)
+
+
+def context_for(surveys: Sequence[Survey], *, most: int, bytes_a_token: float) -> int:
+    """Return the longest context T, at most `most`, of which 1.5 windows fit into the held-out text of every source."""
+    tokens = [survey.text_bytes * survey.held_out / bytes_a_token for survey in surveys]
+    for T in _CONTEXTS:
+        if most >= T and min(tokens) >= 1.5 * (T + 1):
+            return T
+    smallest = min(surveys, key=lambda survey: survey.text_bytes)
+    raise ValueError(
+        f"{smallest.path} holds {smallest.text_bytes:,} bytes of text, too little for a source of its own: put it into "
+        "one folder with other text"
+    )
+
+
 @cache
 def costs(cfg: ModelConfig, T: int) -> tuple[int, int]:
     """Return (parameters, FLOPs per token of training); the model is on the meta device, where it takes no memory."""
@@ -229,13 +245,9 @@ class Outlook:
         return f"{what}, expected loss about {self.bits:.2f} bits per byte on held-out English{self.note}"
 
 
-def look_ahead(
-    params: Mapping[str, Any], *, folder: Path, cfg: ModelConfig | None, known: Mapping[str, float] | None = None
-) -> Outlook:
-    """Return the outlook of a run; `cfg` is None for a base that is not imported yet.
-
-    `known` has the bytes of text in each folder of text, where they are known already.
-    """
+def look_ahead(params: Mapping[str, Any], *, folder: Path, known: Mapping[str, float] | None = None) -> Outlook:
+    """Return the outlook of a run; `known` has the bytes of text of the sources for which a survey has them."""
+    cfg = model_config(params, folder)
     texts = {name: source for name, source in params["sources"].items() if source["use"] == "text"}
     pretrained, V = params["tokenizer"]["kind"] == "hf", params["tokenizer"].get("vocab_size", BYTES)
     a_token = BASE_BYTES_PER_TOKEN if pretrained else bytes_per_token(V)
@@ -269,10 +281,10 @@ def look_ahead(
 _LONGER = (0.25, 0.5, 1, 2, 4, 8, 24, 72, 240)  # hours to try
 
 
-def look_further(ahead: Outlook, ability_in: Callable[[float], Ability], *, hours: float) -> Outlook:
-    """Return the outlook with the fewest hours, of those worth trying, that do better than `hours`."""
+def look_further(ahead: Outlook, planned: Callable[[float], PlannedRun], *, hours: float) -> Outlook:
+    """Return the outlook with the fewest hours, of those worth trying, for which a better run than this is planned."""
     better = list(Ability)[list(Ability).index(ahead.ability) + 1 :]
-    tried = ((more, ability_in(more)) for more in _LONGER if better and more > hours)
+    tried = ((more, planned(more).expected(expected_ability)) for more in _LONGER if better and more > hours)
     return replace(ahead, further=next((found for found in tried if found[1] in better), None))
 
 
