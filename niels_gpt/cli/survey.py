@@ -6,13 +6,12 @@ from them. Errors that would stop the loader are found here first.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 
@@ -72,14 +71,15 @@ class Survey:
         return self.text_bytes * (1 - self.held_out)
 
 
-@dataclass(frozen=True)
-class _Look:
-    """A document that was read."""
+@dataclass
+class _Row:
+    """A file of plain text, or a row of a table, that was read."""
 
     file: str
-    size: int
+    text: str
+    size: int  # bytes
     encoding: str
-    text: str  # its beginning
+    weight: float = 1.0  # rows of the folder that this one stands for
 
 
 def survey_folder(path: str) -> Survey:
@@ -101,43 +101,47 @@ def survey_folder(path: str) -> Survey:
             raise ValueError(faults[0])
         endings = {unpacked_suffix(file) for file in plain}
         glob, readable = "*.[mt][dx]*" if len(endings) > 1 else f"*{endings.pop()}*", plain
-    reading = _read(path, readable, _Search())
-    looks = reading.looks
-    if not looks:
+    rows = _read(path, readable)
+    documents = _documents(rows)
+    if not documents:
         raise ValueError(f"the files in {shown(path)} are empty: put text there")
-    binary = {look.file for look in looks if len(_CONTROL.findall(look.text[:4000])) > 0.1 * len(look.text[:4000])}
-    if len(binary) == len({look.file for look in looks}):
+    binary = {row.file for row in documents if len(_CONTROL.findall(row.text[:4000])) > 0.1 * len(row.text[:4000])}
+    if len(binary) == len({row.file for row in documents}):
         raise ValueError(f"the files in {shown(path)} have text extensions but are binary: put text there")
     # Characters and words are counted in the beginnings of all texts or, if there are many, of every n-th.
-    texts = [look.text for look in looks if look.file not in binary]
+    texts = [row.text for row in documents if row.file not in binary]
     room = max(_LEAST_COUNTED, _COUNTED_CHARACTERS // len(texts))
     beginnings = [text[:room] for text in texts[:: max(1, len(texts) * room // (4 * _COUNTED_CHARACTERS))]]
     characters = Counter("".join(beginnings))
     covered = accumulate(count for _, count in characters.most_common())
+    filled = [row for row in rows if row.text.strip()]
+    findings, searched = _search(row.text for row in filled)
+    whole = searched == sum(row.size for row in filled) and all(row.weight == 1 for row in rows)
     return Survey(
         path=path,
         files=dict(sorted(Counter(map(unpacked_suffix, readable)).items())),
         left_out=dict(sorted(left_out.items())),
-        documents=max(len(looks), round(reading.documents)),
-        text_bytes=round(reading.text_bytes),
-        sizes=tuple(sorted(look.size for look in looks)),
-        encodings=dict(Counter(look.encoding for look in looks).most_common()),
+        documents=max(len(documents), round(sum(row.weight for row in documents))),
+        text_bytes=_weighted_bytes(documents),
+        sizes=tuple(sorted(row.size for row in documents)),
+        encodings=dict(Counter(row.encoding for row in documents).most_common()),
         characters=1 + sum(count < _COVERED * characters.total() for count in covered),
         words=len({word for text in beginnings for word in _PIECE.findall(text)}),
         glob=glob,
         faults=faults,
         binary=tuple(sorted(map(shown, binary))),
-        copies=reading.copies,
-        empty=reading.empty,
-        secrets=reading.findings.kinds,
-        personal=reading.findings.personal,
-        sample=reading.sample,
+        copies=len(filled) - len(documents),
+        empty=len(rows) - len(filled),
+        secrets=findings.kinds,
+        personal=findings.personal,
+        sample=None if whole else (searched, _weighted_bytes(rows)),
     )
 
 
 def text_bytes(path: str, suffixes: Collection[str] = SUFFIXES) -> int:
     """Return the bytes of text in a folder as `survey_folder` estimates them, without a search."""
-    return round(_read(path, [file for file in list_files(path) if unpacked_suffix(file) in suffixes], None).text_bytes)
+    files = [file for file in list_files(path) if unpacked_suffix(file) in suffixes]
+    return _weighted_bytes(_documents(_read(path, files)))
 
 
 def told_endings(counts: Mapping[str, int]) -> str:
@@ -199,80 +203,51 @@ def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
                 yield " ".join(str(error).split())
 
 
-@dataclass
-class _Scan:
-    """Counts of what was read of a folder; `text_bytes` and `documents` are estimates for all of it, without copies."""
-
-    looks: list[_Look] = field(default_factory=list)
-    text_bytes: float = 0.0
-    documents: float = 0.0
-    copies: int = 0
-    empty: int = 0
-    findings: Findings = field(default_factory=Findings)
-    sample: tuple[int, int] | None = None
-
-
-class _Search:
-    """Search for secrets and personal details that stops after `_READ_BYTES` of text or `_SEARCH_S` of CPU time."""
-
-    def __init__(self) -> None:
-        self.screen, self._end = Screen("mask", "mask"), time.process_time() + _SEARCH_S
-        self.searched = 0  # bytes
-        self.whole = True
-
-    def add(self, text: str) -> None:
-        """Search a text in parts; past a limit, stop and set `whole` to False."""
-        for start in range(0, len(text), _SEARCHED_AT_ONCE):
-            if self.searched >= _READ_BYTES or time.process_time() > self._end:
-                self.whole = False
-                return
-            part = text[start : start + _SEARCHED_AT_ONCE]
-            self.searched += len(part.encode("utf-8"))
-            list(self.screen.rows([Document(id="", text=part)]))
-
-
-def _read(path: str, files: Sequence[str], search: _Search | None) -> _Scan:
-    """Read every file, or every n-th of a large folder; equal texts count once, as in training."""
+def _read(path: str, files: Sequence[str]) -> list[_Row]:
+    """Read every file, or every n-th of a large folder, each up to `_READ_BYTES`."""
     sizes = {file: os.path.getsize(file) * (_PACKED if _is_packed(file) else 1) for file in files}
     every = max(1, math.ceil(sum(sizes.values()) / _READ_BYTES))
-    reading = _Scan()
-    known: set[bytes] = set()
-    whole, total = True, 0.0
-    for packed in (False, True):  # sizes of compressed files are guesses, so each group has its own scale
+    rows: list[_Row] = []
+    for packed in (False, True):  # sizes of compressed files are guesses, so each group has its own weight
         group = [file for file in files if _is_packed(file) is packed]
-        read, text_read, first = 0, 0, len(reading.looks)
-        whole &= len(group[::every]) == len(group)
+        first, read = len(rows), 0
         for file in group[::every]:
             passed = 0
             for sample in iter_text(path, files=[os.path.relpath(file, path)]):
-                text = sample.text.encode("utf-8")
-                passed, digest = passed + len(text), hashlib.blake2b(text, digest_size=16).digest()
-                if not sample.text.strip():
-                    reading.empty += 1
-                    continue
-                if search:
-                    search.add(sample.text)
-                if digest in known:
-                    reading.copies += 1
-                else:
-                    known.add(digest)
-                    look = _Look(file, len(text), sample.meta["encoding"], sample.text[:_COUNTED_CHARACTERS])
-                    reading.looks.append(look)
+                row = _Row(file, sample.text, len(sample.text.encode("utf-8")), sample.meta["encoding"])
+                rows.append(row)
+                passed += row.size
                 if passed > _READ_BYTES:
-                    whole = False
-                    read += passed
                     break
-            else:
-                read += sizes[file]
-            text_read += passed
-        scale = sum(sizes[file] for file in group) / read if read else 0.0
-        reading.text_bytes += scale * sum(look.size for look in reading.looks[first:])
-        reading.documents += scale * (len(reading.looks) - first)
-        total += scale * text_read
-    if search:
-        reading.findings = search.screen.take()
-        reading.sample = None if whole and search.whole else (search.searched, round(total))
-    return reading
+            read += passed if passed > _READ_BYTES else sizes[file]
+        weight = sum(sizes[file] for file in group) / max(1, read)
+        for row in rows[first:]:
+            row.weight = weight
+    return rows
+
+
+def _documents(rows: Sequence[_Row]) -> list[_Row]:
+    """Return the rows that have text, and of equal ones the first, as training takes them."""
+    first: dict[str, _Row] = {}
+    for row in rows:
+        if row.text.strip():
+            first.setdefault(row.text, row)
+    return list(first.values())
+
+
+def _weighted_bytes(rows: Sequence[_Row]) -> int:
+    return round(sum(row.weight * row.size for row in rows))
+
+
+def _search(texts: Iterable[str]) -> tuple[Findings, int]:
+    """Search for secrets and personal details, up to `_READ_BYTES` or `_SEARCH_S`; also return the bytes searched."""
+    screen, end, searched = Screen("mask", "mask"), time.process_time() + _SEARCH_S, 0
+    for part in (text[at : at + _SEARCHED_AT_ONCE] for text in texts for at in range(0, len(text), _SEARCHED_AT_ONCE)):
+        if searched >= _READ_BYTES or time.process_time() > end:
+            break
+        searched += len(part.encode("utf-8"))
+        list(screen.rows([Document(id="", text=part)]))
+    return screen.take(), searched
 
 
 def _is_packed(file: str) -> bool:
