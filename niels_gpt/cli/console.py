@@ -7,12 +7,14 @@ import io
 import re
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from importlib.metadata import version
 from itertools import takewhile
+from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -23,10 +25,6 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.repository import ask_git, committed
 from niels_gpt.pipeline.stage import sentence_with_remedy
 from niels_gpt.pipeline.yaml_files import fields_of, parse_yaml
-
-if TYPE_CHECKING:
-    from ruamel.yaml import YAML
-
 
 # params.yaml is edited with ruamel, which keeps comments and the order of keys. The preset `sample` is params.yaml as
 # published, which git has; any other lists its differences from `sample`, or from the preset in `based_on`.
@@ -80,13 +78,15 @@ def complete_preset(preset: str, *, sample: str) -> str:
     A table of sources or weights has the preset's names only. A section of another `kind` or `by` (say, another
     tokenizer) is replaced as a whole. In all other sections, keys that the preset lacks keep the sample's values.
     """
-    yaml = _yaml()
-    whole, values = yaml.load(sample), yaml.load(preset)
+    whole, values = _Document(sample), _Document(preset).tree
     if not isinstance(values, dict):
         return preset
     values.pop(_BASE, None)
-    _overlay(whole, values)
-    return _dumped(yaml, whole)
+    for table in _TABLES:
+        if table in whole.tree and isinstance(values.get(table), dict):
+            _keep_only(whole.tree[table], values[table])
+    _overlay(whole.tree, values, _is_same_kind)
+    return str(whole)
 
 
 def apply_preset(current: str, preset: str) -> str:
@@ -95,18 +95,18 @@ def apply_preset(current: str, preset: str) -> str:
     A section with the same keys as the preset's keeps its comments. A section with other keys (another kind of
     tokenizer, other sources) is replaced by the preset's, comments included.
     """
-    yaml = _yaml()
-    target, wanted = yaml.load(current), yaml.load(preset)
-    if not isinstance(target, dict):
+    target, wanted = _Document(current), _Document(preset).tree
+    if not isinstance(target.tree, dict):
         return preset
-    _update(target, wanted)
-    return _dumped(yaml, target)
+    _keep_only(target.tree, wanted)
+    _overlay(target.tree, wanted, lambda old, new: set(old) == set(new))
+    return str(target)
 
 
 def keep_own_sources(preset: str, current: str) -> str:
     """Return a complete preset with the sources that `init` wrote into `current` in place of its private text."""
-    yaml = _yaml()
-    wanted, now = yaml.load(preset), yaml.load(current)
+    document = _Document(preset)
+    wanted, now = document.tree, _Document(current).tree
     there = now.get("sources", {}) if isinstance(now, dict) else {}
     private = {name: it for name, it in there.items() if it.get("remote") != layout.PUBLIC}
     own = {name: it for name, it in private.items() if it["load"].get("kind") in ("text", "chat", "dialogues")}
@@ -122,7 +122,7 @@ def keep_own_sources(preset: str, current: str) -> str:
     wanted["p_val"].clear()
     wanted["p_val"].update(weights)
     wanted["p_sft"].update({name: now["p_sft"].get(name, 1.0) for name in own if name not in weights})
-    return _dumped(yaml, wanted)
+    return str(document)
 
 
 @dataclass(frozen=True)
@@ -142,31 +142,15 @@ def with_settings(text: str, settings: Mapping[str, Setting]) -> str:
 
     Keys of defaults are removed with the comments above them, but for the first key of a section.
     """
-    yaml = _yaml()
-    tree = yaml.load(text)
+    document = _Document(text)
     for dotted, setting in settings.items():
         *parents, key = dotted.split(".")
-        above, section = None, tree
-        for parent in parents:
-            above, section = section.ca.items.get(parent), section[parent]
-        place = list(section).index(key) if key in section else -1
-        if setting.is_default and place:
-            if place > 0:
-                _drop_comment_before(section, key, above)
-                before, after = list(section)[place - 1], _take_comment_after(section, key)
-                del section[key]
-                if (comment := _take_comment_after(section, before)) and after:
-                    comment.value = comment.value.rstrip("\n") + re.sub(r"^[^\n]*", "", after.value)
-                _put_comment_after(section, before, comment or after)
-            continue
-        if setting.reason:
-            section.fa.set_block_style()  # comments in braces are lost
-        comment = _take_comment_after(section, key if key in section else next(reversed(section)))
-        if setting.reason and key in section:
-            _drop_comment_before(section, key, above)
-        _put_setting(section, key, setting, indent=2 * len(parents))
-        _put_comment_after(section, key, comment)
-    return _dumped(yaml, tree)
+        section = reduce(getitem, parents, document.tree)
+        if not setting.is_default or key == next(iter(section), None):
+            _put_setting(section, key, setting, indent=2 * len(parents))
+        elif key in section:
+            del section[key]
+    return str(document)
 
 
 def _put_setting(section: Any, key: str, setting: Setting, *, indent: int) -> None:
@@ -180,27 +164,16 @@ def _put_setting(section: Any, key: str, setting: Setting, *, indent: int) -> No
         if plain and (indent >= 4 or (isinstance(section.get(key), dict) and section[key].fa.flow_style())):
             inner.fa.set_flow_style()
         section[key] = inner
-        section.ca.items.setdefault(key, [None] * 4)[3] = None  # drops the comment above the old section's first key
     else:
         section[key] = CommentedSeq(setting.value) if isinstance(setting.value, list) else setting.value
     if setting.reason:
-        lines = textwrap.fill(setting.reason, 116 - indent, break_long_words=False, break_on_hyphens=False)
-        section.yaml_set_comment_before_after_key(key, before=lines, indent=indent)
-
-
-def _drop_comment_before(section: Any, key: str, above: Any) -> None:
-    """Remove the comment above a key; ruamel attaches it to the key, to the section or to the previous value."""
-    keys = list(section)
-    if key in section.ca.items:
-        section.ca.items[key][1] = None
-    if key == keys[0]:
-        section.ca.comment = None
-        if above:
-            above[3] = None
-        return
-    tokens, slot = _tokens_after(section, keys[keys.index(key) - 1])
-    if tokens[slot]:
-        tokens[slot].value = re.sub(r"(\n *#[^\n]*)+\n$", "\n", tokens[slot].value)
+        section.fa.set_block_style()  # comments in braces are lost
+        pad = " " * indent + "# "
+        lines = textwrap.wrap(setting.reason, 116 - indent, break_long_words=False, break_on_hyphens=False)
+        slots = section.ca.items.setdefault(key, [None] * 4)
+        above = slots[1][0].value if slots[1] else ""
+        above = re.sub(r"( *#.*\n)+$", "", above)  # up to an empty line
+        slots[1] = [_above(above + "".join(f"{pad}{line}\n" for line in lines))]
 
 
 def keep_copy(file: Path) -> Path | None:
@@ -219,30 +192,70 @@ def keep_copy(file: Path) -> Path | None:
     return copy
 
 
-def _yaml() -> YAML:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.representer import RoundTripRepresenter
+class _Document:
+    """YAML in which a key carries the comments above and beside it, and the section below it, wherever it goes.
 
-    class Representer(RoundTripRepresenter):
-        """Writes None as null, where ruamel writes nothing, in this YAML alone."""
+    ruamel attaches what follows a value, up to the next key, to the value. Here, this becomes what is above that key.
+    """
 
-    Representer.add_representer(type(None), lambda own, _: own.represent_scalar("tag:yaml.org,2002:null", "null"))
-    yaml = YAML()
-    yaml.Representer = Representer
-    yaml.preserve_quotes = True
-    yaml.width = 4096  # never wrap a line
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    return yaml
+    def __init__(self, text: str) -> None:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.representer import RoundTripRepresenter
+
+        class Representer(RoundTripRepresenter):
+            """Writes None as null, where ruamel writes nothing, in this YAML alone."""
+
+        Representer.add_representer(type(None), lambda own, _: own.represent_scalar("tag:yaml.org,2002:null", "null"))
+        self._yaml = YAML()
+        self._yaml.Representer = Representer
+        self._yaml.preserve_quotes = True
+        self._yaml.width = 4096  # never wrap a line
+        self._yaml.indent(mapping=2, sequence=4, offset=2)
+        self.tree: Any = self._yaml.load(text)
+        self._end = ""  # lines after the last value
+        if isinstance(self.tree, dict):
+            head = self.tree.ca.comment
+            self._end = _move_comments(self.tree, _text(head and head[1]))
+
+    def __str__(self) -> str:
+        out = io.StringIO()
+        self._yaml.dump(self.tree, out)
+        return out.getvalue() + self._end
+
+
+def _move_comments(section: Any, rest: str) -> str:
+    """Attach the comments of a section to the keys below them, after `rest`; return those below the last key."""
+    section.ca.comment = None
+    for key, value in section.items():
+        slots = section.ca.items.setdefault(key, [None] * 4)  # above the key: 1; beside its value: 2; below that: 3
+        above, rest = rest + _text(slots[1]), ""
+        slots[1] = [_above(above)] if above else None
+        place, slot = slots, 2
+        if isinstance(value, list) and value and not value.fa.flow_style():
+            place, slot = value.ca.items.setdefault(len(value) - 1, [None] * 4), 0
+        if token := place[slot]:
+            beside, _, rest = token.value.partition("\n")
+            token.value = f"{beside}\n"
+            place[slot] = token if beside else None
+        if isinstance(value, dict) and not value.fa.flow_style():
+            rest, slots[3] = _move_comments(value, rest + _text(slots[3])), None
+    return rest + _text(section.ca.end)
+
+
+def _text(comments: Any) -> str:
+    return "".join(" " * comment.start_mark.column + comment.value for comment in comments or [])
+
+
+def _above(lines: str) -> Any:
+    from ruamel.yaml.error import CommentMark
+    from ruamel.yaml.tokens import CommentToken
+
+    return CommentToken(lines, CommentMark(0), None)
 
 
 def explained(values: Mapping[str, Any], annotation: Any) -> str:
     """Return values as YAML, with the help text of each key above it."""
-    from ruamel.yaml.comments import CommentedMap
-
-    yaml, tree = _yaml(), CommentedMap()
-    for name, setting in _explained(values, annotation).items():
-        _put_setting(tree, name, setting, indent=0)
-    return _dumped(yaml, tree)
+    return with_settings("{}", _explained(values, annotation))
 
 
 def _explained(values: Mapping[str, Any], annotation: Any) -> dict[str, Setting]:
@@ -254,69 +267,23 @@ def _explained(values: Mapping[str, Any], annotation: Any) -> dict[str, Setting]
     return found
 
 
-def _dumped(yaml: YAML, tree: Any) -> str:
-    out = io.StringIO()
-    yaml.dump(tree, out)
-    return out.getvalue()
+def _keep_only(section: Any, names: Collection[str]) -> None:
+    for name in set(section) - set(names):
+        del section[name]
 
 
-def _overlay(target: Any, values: Any, *, is_table: bool = False) -> None:
-    for key in [key for key in target if is_table and key not in values]:
-        del target[key]
+def _overlay(target: Any, values: Any, fits: Callable[[Any, Any], bool]) -> None:
+    """Set values; a section that `fits` the one there is overlaid in turn, any other replaced, comments included."""
     for key, value in values.items():
         old = target.get(key)
-        comment = _take_comment_after(target, key) if key in target else None
-        both = isinstance(value, dict) and isinstance(old, dict)
-        if both and all(value.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "by")):
-            _overlay(old, value, is_table=key in _TABLES)
-        else:
-            _replace(target, values, key)
-        _put_comment_after(target, key, comment)
+        if isinstance(value, dict) and isinstance(old, dict) and fits(old, value):
+            _overlay(old, value, fits)
+        elif key not in target or old != value or type(old) is not type(value):
+            target[key] = value
 
 
-def _update(target: Any, wanted: Any) -> None:
-    for key in [key for key in target if key not in wanted]:
-        del target[key]
-    for key, value in wanted.items():
-        if isinstance(value, dict) and isinstance(target.get(key), dict) and set(value) == set(target[key]):
-            _update(target[key], value)
-        elif key not in target or target[key] != value or type(target[key]) is not type(value):
-            comment = _take_comment_after(target, key) if key in target else None
-            _replace(target, wanted, key)
-            if not (isinstance(value, dict) and target[key].fa.flow_style()):  # there, it is a token of the next key
-                _put_comment_after(target, key, comment)
-
-
-def _replace(target: Any, source: Any, key: Any) -> None:
-    """Copy a value from `source`; a section comes with its leading comments."""
-    target[key] = source[key]
-    if isinstance(source[key], dict):
-        target.ca.items.pop(key, None)
-        if key in source.ca.items:
-            target.ca.items[key] = source.ca.items[key]
-
-
-def _take_comment_after(section: Any, key: Any) -> Any:
-    """Remove and return what follows a value: a comment beside it, a blank line, the comment above the next key."""
-    tokens, slot = _tokens_after(section, key)
-    token, tokens[slot] = tokens[slot], None
-    return token
-
-
-def _put_comment_after(section: Any, key: Any, comment: Any) -> None:
-    tokens, slot = _tokens_after(section, key)
-    tokens[slot] = tokens[slot] or comment
-
-
-def _tokens_after(section: Any, key: Any) -> tuple[list[Any], int]:
-    """Return ruamel's comment tokens of the last value nested below a key, and the index of the token after it.
-
-    What follows a section in braces is a token of the section, not of its last value.
-    """
-    while isinstance(section[key], dict | list) and section[key] and not section[key].fa.flow_style():
-        section = section[key]
-        key = next(reversed(section)) if isinstance(section, dict) else len(section) - 1
-    return section.ca.items.setdefault(key, [None] * 4), 2 if isinstance(section, dict) else 0
+def _is_same_kind(old: Any, new: Any) -> bool:
+    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "by"))
 
 
 def refuse_foreign(path: Path, *titles: str) -> None:
