@@ -216,13 +216,10 @@ def _source_entry(name: str, survey: Survey, run: PlannedRun) -> dict[str, Any]:
         left_out = f"Tables are skipped, since {len(survey.faults):,} cannot be read: {survey.faults[0]}"
         load["glob"] = Setting(survey.glob, printable(left_out))
     # Whole documents are held out where there are many, and none is over a quarter of the text.
-    held_out_tokens, held_out_documents = (n * survey.held_out for n in (survey.text_bytes, survey.documents))
-    many = survey.documents >= _MANY_DOCUMENTS and held_out_documents >= 5
-    if (
-        many
-        and survey.longest <= 0.25 * survey.text_bytes
-        and held_out_tokens / bytes_per_token(run.V) >= 6 * (run.size.T + 1)
-    ):
+    many = survey.documents >= _MANY_DOCUMENTS and survey.documents * survey.held_out >= 5
+    even = survey.longest <= 0.25 * survey.text_bytes
+    held_out_tokens = survey.text_bytes * survey.held_out / bytes_per_token(run.V)
+    if many and even and held_out_tokens >= 6 * (run.size.T + 1):
         by = "hash" if survey.documents >= _TOO_MANY_TO_LIST else "document"
         reason = f"{plural(survey.documents, 'document')}, so whole ones are held out for validation."
         split: dict[str, Any] = {"by": Setting(by, reason), "val_frac": survey.held_out}

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -257,7 +258,7 @@ def look_ahead(params: Mapping[str, Any], *, folder: Path, known: Mapping[str, f
     tokens = {
         name: counted[name]["train"]["tokens"]
         if name in counted
-        else (_trained_bytes(source, folder, a_token, size=(known or {}).get(name)) or 0.0) / a_token
+        else _trained_bytes(source, folder, a_token, size=(known or {}).get(name)) / a_token
         for name, source in texts.items()
     }
     steps = params["train"]["total_steps"]
@@ -288,20 +289,18 @@ def look_further(ahead: Outlook, planned: Callable[[float], PlannedRun], *, hour
     return replace(ahead, further=next((found for found in tried if found[1] in better), None))
 
 
-def _trained_bytes(source: Mapping[str, Any], folder: Path, a_token: float, *, size: float | None) -> float | None:
-    """Return the bytes of a source's training text as far as known before it is loaded; None if unknown."""
+def _trained_bytes(source: Mapping[str, Any], folder: Path, a_token: float, *, size: float | None) -> float:
+    """Return the bytes of a source's training text as far as known before it is loaded; 0 if unknown."""
     budget, load = source["budget"]["max_train_tokens"], source["load"]
     limits = [budget * a_token] if budget is not None else []
     if load.get("dataset") is None:
         path = folder / source["input"]
-        try:
-            if size is None and load["kind"] == "text" and path.is_dir():
+        if size is None and load["kind"] == "text" and path.is_dir():
+            with suppress(ValueError, OSError):  # a file that cannot be read, which the checks of inputs name
                 size = text_bytes(str(path), PLAIN if load.get("glob") else SUFFIXES)
-        except (ValueError, OSError):  # a file that cannot be read, which the checks of inputs name
-            pass
         size = size_on_disk(path) if size is None else size
         limits.append(size * (1 - (load.get("held_out_tail") or source["split"].get("val_frac", 0.0))))
-    return min(limits, default=None)
+    return min(limits, default=0.0)
 
 
 def size_on_disk(path: Path) -> int:
