@@ -329,6 +329,10 @@ def test_a_reason_takes_the_place_of_the_comment_above_its_key_and_of_no_other()
     assert whole == "a:\n  # Why.\n  x: 7\n\n# b\nb: 1\n"
     last = with_settings(text, {"a.new": Setting(7, "Why.")})
     assert "    k: 1\n  # Why.\n  new: 7\n\n# b\nb: 1\n" in last
+    beside = with_settings(
+        "# head\n\na:\n  x: 1  # beside\n\nb: 1\n# end\n", {"a.y": Setting(2), "b": Setting(3, "Why.")}
+    )
+    assert beside == "# head\n\na:\n  x: 1  # beside\n  y: 2\n\n# Why.\nb: 3\n# end\n"
 
 
 def test_a_key_that_goes_takes_its_comment_along_and_no_other() -> None:

@@ -172,7 +172,7 @@ def _put_setting(section: Any, key: str, setting: Setting, *, indent: int) -> No
         lines = textwrap.wrap(setting.reason, 116 - indent, break_long_words=False, break_on_hyphens=False)
         slots = section.ca.items.setdefault(key, [None] * 4)
         above = slots[1][0].value if slots[1] else ""
-        above = re.sub(r"( *#.*\n)+$", "", above)  # up to an empty line
+        above = re.sub(r"( *#.*\n)+\Z", "", above)  # up to an empty line
         slots[1] = [_above(above + "".join(f"{pad}{line}\n" for line in lines))]
 
 
@@ -200,6 +200,7 @@ class _Document:
 
     def __init__(self, text: str) -> None:
         from ruamel.yaml import YAML
+        from ruamel.yaml.comments import CommentedMap
         from ruamel.yaml.representer import RoundTripRepresenter
 
         class Representer(RoundTripRepresenter):
@@ -213,7 +214,7 @@ class _Document:
         self._yaml.indent(mapping=2, sequence=4, offset=2)
         self.tree: Any = self._yaml.load(text)
         self._end = ""  # lines after the last value
-        if isinstance(self.tree, dict):
+        if isinstance(self.tree, CommentedMap):
             head = self.tree.ca.comment
             self._end = _move_comments(self.tree, _text(head and head[1]))
 
@@ -225,19 +226,21 @@ class _Document:
 
 def _move_comments(section: Any, rest: str) -> str:
     """Attach the comments of a section to the keys below them, after `rest`; return those below the last key."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
     section.ca.comment = None
     for key, value in section.items():
         slots = section.ca.items.setdefault(key, [None] * 4)  # above the key: 1; beside its value: 2; below that: 3
         above, rest = rest + _text(slots[1]), ""
         slots[1] = [_above(above)] if above else None
         place, slot = slots, 2
-        if isinstance(value, list) and value and not value.fa.flow_style():
+        if isinstance(value, CommentedSeq) and value and not value.fa.flow_style():
             place, slot = value.ca.items.setdefault(len(value) - 1, [None] * 4), 0
         if token := place[slot]:
             beside, _, rest = token.value.partition("\n")
             token.value = f"{beside}\n"
             place[slot] = token if beside else None
-        if isinstance(value, dict) and not value.fa.flow_style():
+        if isinstance(value, CommentedMap) and not value.fa.flow_style():
             rest, slots[3] = _move_comments(value, rest + _text(slots[3])), None
     return rest + _text(section.ca.end)
 

@@ -1,4 +1,4 @@
-"""What a plan needs that tunes a pretrained model: its steps, its settings with reasons, and its speed.
+"""Parts of a plan that tunes a pretrained model: steps, settings with reasons, and the speed of real steps.
 
 The figures behind the constants are in docs/base.md.
 """
