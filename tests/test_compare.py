@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from niels_gpt.cli.app import app
 from niels_gpt.cli.compare import (
-    Experiment,
     Measure,
     Result,
     comparison_of,
@@ -31,17 +30,17 @@ from niels_gpt.cli.compare import (
 )
 from niels_gpt.pipeline.repository import read_committed
 from niels_gpt.report.page import Training
-from niels_gpt.report.tables import Grid, lay_out
+from niels_gpt.report.tables import lay_out
 from tests.conftest import ROOT, real_browser
 
 PARAMS = (ROOT / "params.yaml").read_text()
-BITS = Measure("pretrain val_wiki", "lowest", ".4f", ("sources.wiki",))
-KNOWN = Measure("median P(z)", "highest", ".4f")
+BITS = Measure("pretrain val_wiki", "lowest", ("sources.wiki",))
+KNOWN = Measure("median P(z)", "highest")
 SIZE = Measure("parameters")
 
 
-def column(grid: Grid, name: str) -> dict[str, str]:
-    return dict(zip(grid.rows, (row[grid.columns.index(name)] for row in grid.cells), strict=True))
+def column(table: list[list[str]], name: str) -> dict[str, str]:
+    return {row[0]: row[table[0].index(name)] for row in table[1:]}
 
 
 def test_the_best_of_a_row_is_marked_and_what_is_missing_is_shown_as_such() -> None:
@@ -51,14 +50,15 @@ def test_the_best_of_a_row_is_marked_and_what_is_missing_is_shown_as_such() -> N
         Result("c", {"p": 0.2}, {SIZE: 3000, BITS: 2.25}),
         Result("d"),
     ]
-    grid = comparison_of(results)
-    assert grid.rows == ["p", "parameters", "pretrain val_wiki", "median P(z)"]
-    assert column(grid, "a") == dict(zip(grid.rows, ("0.1", "1,000", "2.5000", "0.2500"), strict=True))
-    assert column(grid, "b") == dict(zip(grid.rows, ("0.2", "2,000", "2.2500 *", "0.7500 *"), strict=True))
-    assert column(grid, "c") == dict(zip(grid.rows, ("0.2", "3,000", "2.2500 *", "-"), strict=True))
-    assert set(column(grid, "d").values()) == {"-"}
+    assert comparison_of(results) == [
+        ["", "a", "b", "c", "d"],
+        ["p", "0.1", "0.2", "0.2", "-"],
+        ["parameters", "1,000", "2,000", "3,000", "-"],
+        ["pretrain val_wiki", "2.5000", "2.2500 *", "2.2500 *", "-"],
+        ["median P(z)", "0.2500", "0.7500 *", "-", "-"],
+    ]
     same = comparison_of([Result("a", {}, {BITS: 2.5}), Result("b", {}, {BITS: 2.5})])
-    assert same.cells == [["2.5000", "2.5000"]]  # equal values: none is the best
+    assert same[1:] == [[BITS.name, "2.5000", "2.5000"]]  # equal values: none is the best
 
 
 def test_dvc_has_no_column_for_each_window_of_each_document() -> None:
@@ -111,15 +111,15 @@ def test_only_parameters_that_differ_are_named() -> None:
     results = [
         Result("a", {"x": 1, "y": [1, 2], "only": None, "z": True}, {}),
         Result("b", {"x": 1, "y": [1, 3], "z": False}, {}),
-        Result("c", None, {}),
+        Result("c", {}, {}),
     ]
     assert differing(results) == ["y", "only", "z"]
-    grid = comparison_of(results)
-    assert column(grid, "a") == {"y": "[1, 2]", "only": "null", "z": "true"}
-    assert column(grid, "b") == {"y": "[1, 3]", "only": "-", "z": "false"}
+    table = comparison_of(results)
+    assert column(table, "a") == {"y": "[1, 2]", "only": "null", "z": "true"}
+    assert column(table, "b") == {"y": "[1, 3]", "only": "-", "z": "false"}
     assert differing(results[:1]) == differing([]) == []
     many = [Result(name, {f"p{i}": f"{name}{i}" for i in range(20)}, {BITS: 1.0}) for name in "ab"]
-    assert comparison_of(many).rows == [*(f"p{i}" for i in range(8)), BITS.name]
+    assert [name for name, *_ in comparison_of(many)] == ["", *(f"p{i}" for i in range(8)), BITS.name]
     assert list(notes(many)) == ["12 more parameters differ: the page has them all"]
     assert all(f"p{i}" in render_comparison(many) for i in range(20))
 
@@ -129,22 +129,22 @@ def test_numbers_of_other_text_have_no_best() -> None:
         return [Result(str(i), {name: i}, {BITS: 2.0 + i}) for i in range(2)]
 
     for name in ("sources.wiki.input", "sources.wiki.split.val_frac"):
-        assert comparison_of(results(name)).cells[-1] == ["2.0000", "3.0000"]
+        assert comparison_of(results(name))[-1][1:] == ["2.0000", "3.0000"]
         (note,) = notes(results(name))
         assert note.endswith(f": {name} differ")
     for name in ("sources.roam.input", "sources.wikipedia.input", "sources.wiki.budget.max_train_tokens"):
-        assert comparison_of(results(name)).cells[-1] == ["2.0000 *", "3.0000"]
+        assert comparison_of(results(name))[-1][1:] == ["2.0000 *", "3.0000"]
         assert not list(notes(results(name)))
 
 
 def test_other_chats_leave_pretraining_comparable() -> None:
-    measure = Measure("lowest validation", "lowest", ".4f", same=("sources",))
+    measure = Measure("lowest validation", "lowest", same=("sources",))
     for use, best in (("text", ["2.0000", "3.0000"]), ("chat", ["2.0000 *", "3.0000"])):
         results = [
             Result(f"{number}", {"sources.a.use": use, "sources.a.split.seed": number}, {measure: number})
-            for number in (2, 3)
+            for number in (2.0, 3.0)
         ]
-        assert comparison_of(results).cells[-1] == best
+        assert comparison_of(results)[-1][1:] == best
 
 
 TEXTS = [f"val_{letter}" for letter in "abcdefgh"]
@@ -162,7 +162,8 @@ def test_each_model_is_compared_on_its_three_longest_validation_sets_that_no_ear
         for model, table, weight in (("pretrain", first.items(), 1), ("sft", second.items(), 2))
     }
     sections = {name: f"sources.{name}" for name in TEXTS[:4]}
-    found = measures(trainings=(), scores=scores, leaks={}, memorized=(), sections=sections)
+    params = {f"{section}.val_name": name for name, section in sections.items()}
+    found = measures(params, trainings=(), scores=scores, leaks={}, memorized=())
     assert [measure.name.split()[0] for measure in found] == sorted(measure.name.split()[0] for measure in found)
     for model, table, told, weight in (("pretrain", first, {}, 1), ("sft", second, first, 2)):
         new = {name: tokens for name, tokens in table.items() if name not in told}
@@ -184,8 +185,8 @@ def test_a_run_with_a_base_compares_the_trained_models() -> None:
         for model, each in bits.items()
     }
     leaks = {"notes": {model: {"extractable_sentences": 1, "extractable_passages": 0} for model in bits}}
-    sections = {"val_notes": "sources.notes", "val_own": "sources.own"}
-    found = measures(trainings=(), scores=scores, leaks=leaks, memorized=(), sections=sections, chats=["val_own"])
+    params = {"sources.notes.val_name": "val_notes", "sources.own.val_name": "val_own", "sources.own.use": "chat"}
+    found = measures(params, trainings=(), scores=scores, leaks=leaks, memorized=())
     named = {measure.name: value for measure, value in found.items()}
     assert named == {"pretrain val_notes": 2.0, "sft val_own": 1.0, "extractable": 2}
 
@@ -196,6 +197,7 @@ def test_each_measure_is_of_its_own_stage_and_of_all_that_was_measured() -> None
 
     told = {"roam": {"pretrain": 1, "sft": 2}, "mail": {"sft": 4}}
     found = measures(
+        {},
         trainings=[Training("train", summary(10.0), [], []), Training("sft", summary(20.0), [], [])],
         scores={},
         leaks={
@@ -203,7 +205,6 @@ def test_each_measure_is_of_its_own_stage_and_of_all_that_was_measured() -> None
             for source, models in told.items()
         },
         memorized=[{"after": {"median_pz": value}} for value in (0.25, 0.5, 0.9)],
-        sections={},
     )
     by_name = {measure.name: measure for measure in found}
     assert {name: found[measure] for name, measure in by_name.items()} == {
@@ -224,9 +225,9 @@ def test_each_measure_is_of_its_own_stage_and_of_all_that_was_measured() -> None
     for name, parameters in unlike.items():
         for parameter in parameters:
             results = [Result(str(i), {parameter: i}, {by_name[name]: 1.0 + i}) for i in range(2)]
-            assert "*" not in "".join(comparison_of(results).cells[-1]), parameter
+            assert "*" not in "".join(comparison_of(results)[-1]), parameter
         results = [Result(str(i), {"train.base_lr": i}, {by_name[name]: 1.0 + i}) for i in range(2)]
-        assert "".join(comparison_of(results).cells[-1]).count("*") == 1
+        assert "".join(comparison_of(results)[-1]).count("*") == 1
 
 
 def test_the_page_draws_as_many_pretrainings_at_first_as_there_are_colours() -> None:
@@ -244,29 +245,29 @@ def test_a_table_fits_its_width_whether_transposed_or_not() -> None:
             Result(
                 f"{'long-' * (i % 3)}name{i}",
                 {"train.base_lr": i, "sources.roam.split.a_long_name_of.its_own": i},
-                {Measure(f"measure number{k}", "lowest", ".4f"): 1.0 + i + k for k in range(11)},
+                {Measure(f"measure number{k}", "lowest"): 1.0 + i + k for k in range(11)},
             )
             for i in range(experiments)
         ]
-        grid = comparison_of(results)
-        lines = lay_out(grid, width=100)
+        table = comparison_of(results)
+        lines = lay_out(table, width=100)
         assert max(map(len, lines)) <= 100
         text = "\n".join(lines)
         for result in results:
             assert result.name in text
-        for row in grid.rows:
-            assert row.rpartition(" ")[2][-20:] in text
+        for name, *_ in table:
+            assert name.rpartition(" ")[2][-20:] in text
         assert "measure number0" in text or experiments > 5  # transposed only with many experiments
         for k in range(11):
             assert f"{1.0 + k:.4f}{' *' if experiments > 1 else ''}" in text
         assert len(lines) <= max(15, 3 * (experiments + 3))
-    few = lay_out(Grid(["a", "b"], ["x y", "z"], [["1.0 *", "1"], ["2", "33 *"]]), width=100)
+    few = lay_out([["", "a", "b"], ["x y", "1.0 *", "1"], ["z", "2", "33 *"]], width=100)
     assert few == ["         a     b", "x y  1.0 *   1", "z      2    33 *"]
 
 
 def test_a_table_turned_has_names_of_two_lines() -> None:
-    grid = Grid([f"e{i}" for i in range(12)], ["pretrain val", "loss"], [["1"] * 12, ["22"] * 12])
-    lines = lay_out(grid, width=24)
+    table = [["", *(f"e{i}" for i in range(12))], ["pretrain val", *["1"] * 12], ["loss", *["22"] * 12]]
+    lines = lay_out(table, width=24)
     assert lines[:3] == ["     pretrain", "          val  loss", "e0          1    22"]
     assert len(lines) == 14
 
@@ -396,8 +397,8 @@ def test_damaged_files_are_reported_and_the_rest_is_compared(project: Path) -> N
     assert rows["pretrain val_wiki"][0] == rows["extractable"][0] == rows["parameters"][0] == "-"
     assert rows["median P(z)"][0] == "0.7500"
     faults: list[str] = []
-    result = result_of(Experiment("x", {"params.yaml": "- 1"}), fault=faults.append)
-    assert (result.params, result.numbers, list(result.trainings)) == (None, {}, [])
+    result = result_of("x", {"params.yaml": "- 1"}, fault=faults.append)
+    assert (result.params, result.numbers, list(result.trainings)) == ({}, {}, [])
     assert len(faults) == 1
 
 
@@ -409,7 +410,7 @@ def test_without_a_project_or_a_commit_it_says_so(tmp_path: Path, monkeypatch: p
     write({"dvc.yaml": "", **result_files(weight=0.25, bits=2.5)})
     assert run().splitlines()[0].split() == ["workspace"]
     assert "commit HEAD; known: workspace, HEAD" in refusal("HEAD")
-    assert list_experiments(tmp_path) == {}
+    assert list_experiments() == {}
     assert read_committed(tmp_path, [("HEAD", "a"), ("HEAD", "b")]) == [None, None]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
@@ -25,7 +25,7 @@ from niels_gpt.pipeline.repository import ask_git, read_committed
 from niels_gpt.pipeline.results import metric_details, without_card
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.page import Training, finished_card, leaves, render_page, render_table
-from niels_gpt.report.tables import BEST, MISSING, Grid, lay_out, parse_tsv
+from niels_gpt.report.tables import BEST, MISSING, lay_out, parse_tsv
 
 # DVC keeps each experiment as a git commit with parameters and metrics, under refs/exps/BASELINE/NAME. They are read
 # directly from git: `dvc exp show --json` opens every commit as a repository and takes 1 s for each.
@@ -35,17 +35,9 @@ WORKSPACE = "workspace"
 _REF = re.compile(r"refs/exps/[0-9a-f]{2}/[0-9a-f]{38}/([^/]+)")
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """Texts of files in a commit or in the workspace, by path; files that do not exist are absent."""
-
-    name: str
-    files: Mapping[str, str]
-
-
-def list_experiments(root: Path) -> dict[str, str]:
+def list_experiments() -> dict[str, str]:
     """Return {name: commit} of all experiments, newest first; of two with the same name, the newer."""
-    told = ask_git(root, "for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(refname)", "refs/exps")
+    told = ask_git(Path(), "for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(refname)", "refs/exps")
     found: dict[str, str] = {}
     for line in (told or "").splitlines():
         commit, _, ref = line.partition(" ")
@@ -54,24 +46,25 @@ def list_experiments(root: Path) -> dict[str, str]:
     return found
 
 
-def read_experiments(root: Path, names: Sequence[str], paths: Sequence[str]) -> list[Experiment]:
-    """Read `paths` of experiments, git revisions or `workspace`, by name; raise ValueError for unknown names."""
-    known = list_experiments(root)
+def read_experiments(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the files of experiments, git revisions or `workspace`, {name: {path: text}}; files may be missing.
+
+    Raise ValueError for unknown names.
+    """
+    known = list_experiments()
     ask = ("rev-parse", "--verify", "--quiet", "--end-of-options")
-    commits = {name: known.get(name) or ask_git(root, *ask, f"{name}^{{commit}}") for name in {*names} - {WORKSPACE}}
+    commits = {name: known.get(name) or ask_git(Path(), *ask, f"{name}^{{commit}}") for name in {*names} - {WORKSPACE}}
     if unknown := [name for name in names if name != WORKSPACE and not commits[name]]:
         shown = ", ".join([WORKSPACE, "HEAD", *known][:12])
         raise ValueError(f"there is no experiment or commit {', '.join(unknown)}; known: {shown}")
-    found = []
+    found = {}
     for name in names:
         if commit := commits.get(name):
-            texts = read_committed(root, [(commit.strip(), path) for path in paths])
+            texts = read_committed(Path(), [(commit.strip(), path) for path in _FILES])
         else:
-            files = [root / path for path in paths]
+            files = map(Path, _FILES)
             texts = [file.read_text("utf-8", errors="replace") if file.is_file() else None for file in files]
-        found.append(
-            Experiment(name, {path: text for path, text in zip(paths, texts, strict=True) if text is not None})
-        )
+        found[name] = {path: text for path, text in zip(_FILES, texts, strict=True) if text is not None}
     return found
 
 
@@ -93,17 +86,16 @@ class Measure:
 
     name: str
     best: Literal["lowest", "highest", ""] = field(default="", compare=False)
-    form: str = field(default=",.0f", compare=False)
     same: tuple[str, ...] = field(default=(), compare=False)
     says: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One experiment: its parameters by dotted name (None if unknown), its numbers and its training curves."""
+    """One experiment: its parameters by dotted name (empty if unknown), its numbers and its training curves."""
 
     name: str
-    params: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
     numbers: Mapping[Measure, float] = field(default_factory=dict)
     trainings: Sequence[Training] = ()
 
@@ -115,60 +107,56 @@ _BY_HEART = "median P(z): probability of passages of the spliced documents"
 
 
 def measures(
+    params: Mapping[str, Any],
     *,
     trainings: Sequence[Training],
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
     leaks: Mapping[str, Mapping[str, Mapping[str, Any]]],
     memorized: Sequence[Mapping[str, Mapping[str, Any]]],
-    sections: Mapping[str, str],
-    chats: Collection[str] = (),
 ) -> dict[Measure, float]:
-    """Return the measures that an experiment has.
-
-    `sections` maps validation sets to their sources' dotted keys; `chats` are the validation sets of chats.
-    """
+    """Return the measures that an experiment has; `params` are its parameters by dotted name."""
     found: dict[Measure, float] = {}
     for training in trainings:
         if training.name == "train":
             found[Measure("parameters")] = training.summary["parameters"]
             found[Measure("tokens seen")] = training.summary["tokens"]
             text = ("p_val", "sources", "duplicates", "tokenizer", "train.eval_steps")
-            found[Measure("lowest validation", "lowest", ".4f", text, _VALIDATION)] = training.summary["best_val_loss"]
-    told = set[str]()
+            found[Measure("lowest validation", "lowest", text, _VALIDATION)] = training.summary["best_val_loss"]
+    sections = {value: name.removesuffix(".val_name") for name, value in params.items() if name.endswith(".val_name")}
+    chats = {name for name, section in sections.items() if params.get(f"{section}.use") == "chat"}
     trained = {model: table for model, table in scores.items() if model != layout.BASE.name}
+    shown_for: dict[
+        str, str
+    ] = {}  # a validation set of text for the first model that has it, one of chats for the last
     for model, table in trained.items():
-        # A validation set is shown for the first model only; the fine-tuned model adds those of chats.
-        # Beside a base the pretrained model has scores of chats, too: they are left to the fine-tuned one.
-        later = set(chats) & set(trained.get(layout.TUNED.name, ())) if model == layout.PRETRAINED.name else set()
-        new = {name: score for name, score in table.items() if name not in told | later}
-        for name, score in sorted(new.items(), key=lambda item: -item[1]["tokens"])[:_MOST_TEXTS]:
-            same = ("duplicates", "eval.max_tokens", sections.get(name, ""))
-            measure = Measure(f"{model} {name}", "lowest", ".4f", tuple(filter(None, same)), _SCORES)
-            found[measure] = score["bits_per_byte"]
-        told |= set(new)
+        shown_for |= {name: model for name in table if name in chats or name not in shown_for}
+    for model, table in trained.items():
+        own = sorted((name for name in table if shown_for[name] == model), key=lambda name: -table[name]["tokens"])
+        for name in own[:_MOST_TEXTS]:
+            same = ("duplicates", "eval.max_tokens", *([sections[name]] if name in sections else []))
+            found[Measure(f"{model} {name}", "lowest", same, _SCORES)] = table[name]["bits_per_byte"]
     if leaks:
         measure = Measure("extractable", "lowest", same=("leak", "sources", "tokenizer"), says=_TOLD)
         found[measure] = extractable(leaks, without=layout.BASE.name)
     if memorized:
         medians = [document["after"]["median_pz"] for document in memorized]
         documents = ("memorize", "splice", "sources", "tokenizer")
-        found[Measure("median P(z)", "highest", ".4f", documents, _BY_HEART)] = sum(medians) / len(medians)
+        found[Measure("median P(z)", "highest", documents, _BY_HEART)] = sum(medians) / len(medians)
     return found
 
 
 def differing(results: Sequence[Result]) -> list[str]:
     """Return the names of parameters that differ between results, in file order."""
-    known = [result.params for result in results if result.params is not None]
+    known = [result.params for result in results if result.params]
     names = dict.fromkeys(chain.from_iterable(known))
     return [name for name in names if any(params.get(name, ...) != known[0].get(name, ...) for params in known)]
 
 
-def comparison_of(results: Sequence[Result]) -> Grid:
-    """Return a grid with a column per result; its rows are the first differing parameters and all measures."""
-    differ = differing(results)
-    shown = [(name, [_value(result.params, name) for result in results]) for name in differ[:_MOST_PARAMETERS]]
-    shown += [(measure.name, _numbers(measure, results)) for measure in _measures(results)]
-    return Grid([result.name for result in results], [name for name, _ in shown], [cells for _, cells in shown])
+def comparison_of(results: Sequence[Result]) -> list[list[str]]:
+    """Return a table with a column per result; below the names are the first differing parameters and all measures."""
+    table = [["", *(result.name for result in results)]]
+    table += [[name, *_values(name, results)] for name in differing(results)[:_MOST_PARAMETERS]]
+    return table + [[measure.name, *_numbers(measure, results)] for measure in _measures(results)]
 
 
 def notes(results: Sequence[Result]) -> Iterator[str]:
@@ -187,14 +175,12 @@ def legend(results: Sequence[Result]) -> list[str]:
 
 def render_comparison(results: Sequence[Result]) -> str:
     """Render the HTML page: the table, overlaid learning curves, and all parameters that differ."""
-    grid, differ = comparison_of(results).turned(), differing(results)
-    table = render_table(["", *grid.columns], [[name, *row] for name, row in zip(grid.rows, grid.cells, strict=True)])
+    head, *rows = zip(*comparison_of(results), strict=True)
     said = "".join(f'<p class="note">{escape(note)}.</p>' for note in notes(results))
     marks = "* best of a column, - missing."
     read = f"<p>{escape('. '.join([*legend(results), marks]))}</p>"
-    rest = differ[_MOST_PARAMETERS:]
-    rows = [[name, *(_value(result.params, name) for result in results)] for name in rest]
-    others = render_table(["parameter", *(result.name for result in results)], rows)
+    rest = [[name, *_values(name, results)] for name in differing(results)[_MOST_PARAMETERS:]]
+    others = render_table(["parameter", *(result.name for result in results)], rest)
     runs = [(number, result.name, run) for number, result in enumerate(results) for run in result.trainings]
     curves = {stage: [run.losses for *_, run in runs if run.name == stage] for stage in _DRAWN}
     drawn = next((stage for stage, of in curves.items() if any(losses != of[0] for losses in of)), "train")
@@ -208,7 +194,7 @@ def render_comparison(results: Sequence[Result]) -> str:
         TITLE,
         cards=cards,
         live=False,
-        before=f'<section class="compared">{table}{read}{said}</section>',
+        before=f'<section class="compared">{render_table(head, rows)}{read}{said}</section>',
         after=f'<section class="compared"><h2>Other parameters that differ</h2>{others}</section>' if rest else "",
     )
 
@@ -239,12 +225,13 @@ def _numbers(measure: Measure, results: Sequence[Result]) -> list[str]:
     best = None
     if measure.best and len(set(known)) > 1 and not _unlike(measure, results):
         best = min(known) if measure.best == "lowest" else max(known)
-    return [MISSING if value is None else f"{value:{measure.form}}{BEST if value == best else ''}" for value in values]
+    form = ",d" if all(isinstance(value, int) for value in known) else ".4f"
+    return [MISSING if value is None else f"{value:{form}}{BEST if value == best else ''}" for value in values]
 
 
 def _unlike(measure: Measure, results: Sequence[Result]) -> list[str]:
     """Return the differing parameters that make a measure incomparable; `sources` means the sources of text."""
-    written = chain.from_iterable((result.params or {}).items() for result in results)
+    written = chain.from_iterable(result.params.items() for result in results)
     chats = tuple(name.removesuffix("use") for name, value in written if name.endswith(".use") and value == "chat")
     return [
         name
@@ -255,12 +242,13 @@ def _unlike(measure: Measure, results: Sequence[Result]) -> list[str]:
     ]
 
 
-def _value(params: Mapping[str, Any] | None, name: str) -> str:
-    if params is None or name not in params:
-        return MISSING
-    value = params[name]
+def _values(name: str, results: Sequence[Result]) -> list[str]:
+    return [_shown(result.params[name]) if name in result.params else MISSING for result in results]
+
+
+def _shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
-        return str(value).lower().replace("none", "null")
+        return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -284,11 +272,11 @@ def compare(
     refuse_foreign(html, TITLE)
     asked, older = list(dict.fromkeys(names or [])), 0
     if not asked:
-        experiments = list_experiments(Path())
+        experiments = list_experiments()
         head = ["HEAD"] if ask_git(Path(), "rev-parse", "--verify", "--quiet", "HEAD") else []
         asked, older = [WORKSPACE, *head, *list(experiments)[:n]], len(experiments) - n
     faults: list[str] = []
-    results = [result_of(experiment, fault=faults.append) for experiment in read_experiments(Path(), asked, _FILES)]
+    results = [result_of(name, files, fault=faults.append) for name, files in read_experiments(asked).items()]
     if not names:
         results, doubles = without_doubles(results)
         faults += doubles
@@ -303,7 +291,6 @@ def compare(
         typer.echo(line)
 
 
-_LOSSES, _VALIDATIONS = {"step", "loss", "lr"}, {"step", "val_loss"}  # required columns of the curves
 _FILES = [
     *map(str, (layout.PARAMS, layout.SCORES, layout.LEAK, layout.MEMORIZED)),
     *(f"{layout.METRICS}/{stage}{end}" for stage in _DRAWN for end in (".json", ".tsv", "_val.tsv")),
@@ -311,15 +298,15 @@ _FILES = [
 _LEFT_OUT = "{}\n"  # metrics of a stage that is left out
 
 
-def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result:
-    """Parse an experiment's files; missing ones are skipped, damaged ones are skipped and reported to `fault`."""
+def result_of(name: str, files: Mapping[str, str], *, fault: Callable[[str], None]) -> Result:
+    """Parse an experiment's files, {path: text}; skip missing ones, and damaged ones after calling `fault`."""
 
     def read(path: str | Path, parse: Callable[[str], Any]) -> Any:
         try:
-            text = experiment.files.get(str(path), _LEFT_OUT)
+            text = files.get(str(path), _LEFT_OUT)
             return {} if text == _LEFT_OUT else parse(text)
         except (ValueError, RecursionError):
-            fault(f"{path} of {experiment.name} is damaged, or of another version, and is skipped")
+            fault(f"{path} of {name} is damaged, or of another version, and is skipped")
             return {}
 
     params = read(layout.PARAMS, _parameters)
@@ -327,33 +314,24 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
     for stage in _DRAWN:
         file = f"{layout.METRICS}/{stage}"
         summary = read(f"{file}.json", partial(_object, _SUMMARY))
-        losses = read(f"{file}.tsv", partial(_curve, _LOSSES))
-        validations = read(f"{file}_val.tsv", partial(_curve, _VALIDATIONS))
+        losses = read(f"{file}.tsv", partial(parse_tsv, path="the curve", required=("step", "loss", "lr")))
+        validations = read(f"{file}_val.tsv", partial(parse_tsv, path="the curve", required=("step", "val_loss")))
         if summary and losses and validations:
             trainings.append(Training(stage, summary, losses, validations))
-    sections = {value: name.removesuffix(".val_name") for name, value in params.items() if name.endswith(".val_name")}
     numbers = measures(
+        params,
         trainings=trainings,
         scores=read(layout.SCORES, lambda text: without_card(_object((), text))),
         leaks=read(layout.LEAK, partial(_object, _LEAK)).get("sources", {}),
         memorized=read(layout.MEMORIZED, partial(_object, ("documents.[].after.median_pz",))).get("documents", []),
-        sections=sections,
-        chats=[val_name for val_name, section in sections.items() if params.get(f"{section}.use") == "chat"],
     )
-    return Result(experiment.name, params or None, numbers, trainings)
+    return Result(name, params, numbers, trainings)
 
 
 def _object(required: Sequence[str], text: str) -> dict[str, Any]:
     values: dict[str, Any] = metric_details(json.loads(text))
     check_keys(values, required, path="the file")
     return values
-
-
-def _curve(columns: set[str], text: str) -> list[dict[str, float]]:
-    rows = parse_tsv(text, path="the curve")
-    if not columns <= set(rows[0]):
-        raise ValueError(f"a curve without {columns - set(rows[0])}")
-    return rows
 
 
 def _parameters(text: str) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,41 +16,32 @@ _GAP = 2  # characters between columns
 _MOST = 24  # most characters of a cell
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Table of cells with named rows and columns."""
+def lay_out(table: Sequence[Sequence[str]], *, width: int) -> list[str]:
+    """Format a table in lines of `width` characters: as given if it fits in one block, else transposed if shorter.
 
-    columns: Sequence[str]
-    rows: Sequence[str]
-    cells: Sequence[Sequence[str]]
-
-    def turned(self) -> Grid:
-        """Return the transposed grid."""
-        return Grid(self.rows, self.columns, [[row[i] for row in self.cells] for i in range(len(self.columns))])
+    Its first row and its first column are names.
+    """
+    given = _blocks(table, width)
+    return given if "" not in given else min((given, _blocks(list(zip(*table, strict=True)), width)), key=len)
 
 
-def lay_out(grid: Grid, *, width: int) -> list[str]:
-    """Format a grid in lines of `width` characters: as given if it fits in one block, else transposed if shorter."""
-    given = _blocks(grid, width)
-    return given if "" not in given else min((given, _blocks(grid.turned(), width)), key=len)
-
-
-def _blocks(grid: Grid, width: int) -> list[str]:
+def _blocks(table: Sequence[Sequence[str]], width: int) -> list[str]:
     """Format blocks of as many columns as fit side by side, one below the other, each with the row names."""
-    names = ["", "", *map(_cut, grid.rows)]
+    (_, *rows), *columns = zip(*table, strict=True)
+    names = ["", "", *map(_cut, rows)]
     first = max(map(len, names))
     blocks: list[list[list[str]]] = [[]]
-    for i, name in enumerate(grid.columns):
+    for name, *cells in columns:
         above, _, below = name.rpartition(" ")  # names take two lines
-        column = [_cut(above), _cut(below), *_hung([row[i] for row in grid.cells])]
+        column = [_cut(above), _cut(below), *_hung(cells)]
         size = _GAP + max(map(len, column))
         if blocks[-1] and first + sum(len(other[0]) for other in blocks[-1]) + size > width:
             blocks.append([])
         blocks[-1].append([cell.rjust(size) for cell in column])
     lines: list[str] = []
     for block in blocks:
-        rows = [(name.ljust(first) + "".join(cells)).rstrip() for name, *cells in zip(names, *block, strict=True)]
-        lines += ["", *rows[0 if rows[0] else 1 :]]  # no empty line above the head
+        shown = [(name.ljust(first) + "".join(cells)).rstrip() for name, *cells in zip(names, *block, strict=True)]
+        lines += ["", *shown[0 if shown[0] else 1 :]]  # no empty line above the head
     return lines[1:]
 
 
@@ -81,8 +71,8 @@ def read_tsv(path: Path) -> list[dict[str, float]]:
     return parse_tsv(path.read_text(encoding="utf-8", errors="replace"), path=path)
 
 
-def parse_tsv(text: str, *, path: str | Path) -> list[dict[str, float]]:
-    """Parse the text of a curve like `read_tsv`; `path` is for error messages."""
+def parse_tsv(text: str, *, path: str | Path, required: Collection[str] = ()) -> list[dict[str, float]]:
+    """Parse the text of a curve like `read_tsv`, which must have the `required` columns; `path` is for messages."""
     head, *lines = text.splitlines() or [""]
     try:
         rows = [dict(zip(head.split("\t"), map(float, line.split("\t")), strict=True)) for line in lines]
@@ -90,6 +80,8 @@ def parse_tsv(text: str, *, path: str | Path) -> list[dict[str, float]]:
         raise Damaged(path, f"is no curve ({error})") from error
     if not rows:
         raise Damaged(path, "holds no point")
+    if missing := set(required) - set(rows[0]):
+        raise Damaged(path, f"lacks {', '.join(missing)}")
     return rows
 
 
