@@ -936,33 +936,35 @@ def test_doctor_of_a_finished_run_finds_nothing(finished: Path) -> None:
 
 
 def lock(**hashes: str) -> dict[str, Any]:
-    """Return a dvc.lock of four stages; `hashes` replaces the hashes of outputs, code or parameters."""
+    """Return the four stages of a dvc.lock; `hashes` replaces the hashes of outputs, code or parameters."""
     of = {"raw": "1", "mix": "2", "model": "3", "code": "4", "params": "5", **hashes}
+
+    def file(path: str, md5: str) -> dict[str, Any]:
+        return {"path": path, "md5": md5, "size": 1}
+
     return {
-        "schema": "2.0",
-        "stages": {
-            "code": {
-                "deps": [{"path": "stages", "md5": of["code"]}],
-                "outs": [{"path": "cache/code", "md5": of["code"]}],
-            },
-            "load@roam": {
-                "deps": [{"path": "data/roam", "md5": "0"}, {"path": "cache/code/load/roam.json", "md5": "6"}],
-                "outs": [{"path": "cache/raw", "md5": of["raw"]}],
-            },
-            "cache": {
-                "deps": [{"path": "cache/raw/roam", "md5": of["raw"]}],
-                "outs": [{"path": "cache/mix.json", "md5": of["mix"]}],
-            },
-            "train": {
-                "deps": [
-                    {"path": "cache/mix.json", "md5": of["mix"]},
-                    {"path": "cache/code/train.json", "md5": of["code"]},
-                ],
-                "params": {"params.yaml": {"seed": of["params"]}},
-                "outs": [{"path": "models/pretrain", "md5": of["model"]}],
-            },
+        "code": {"cmd": "x", "deps": [file("stages", of["code"])], "outs": [file("cache/code", of["code"])]},
+        "load@roam": {
+            "cmd": "x",
+            "deps": [file("data/roam", "0"), file("cache/code/load/roam.json", "6")],
+            "outs": [file("cache/raw", of["raw"])],
+        },
+        "cache": {
+            "cmd": "x",
+            "deps": [file("cache/raw/roam", of["raw"])],
+            "outs": [file("cache/mix.json", of["mix"])],
+        },
+        "train": {
+            "cmd": "x",
+            "deps": [file("cache/mix.json", of["mix"]), file("cache/code/train.json", of["code"])],
+            "params": {"params.yaml": {"seed": of["params"]}},
+            "outs": [file("models/pretrain", of["model"])],
         },
     }
+
+
+def write_lock(folder: Path, stages: dict[str, Any]) -> None:
+    (folder / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": stages}) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -999,10 +1001,10 @@ def test_summary_says_what_came_out_as_committed(
     finished: Path, hashes: dict[str, str], data: str, weights: str
 ) -> None:
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
-    (finished / "dvc.lock").write_text(json.dumps(lock()))
+    write_lock(finished, lock())
     for command in (["init", "-q"], ["add", "dvc.lock"], ["commit", "-qm", "run"]):
         subprocess.run([*git, *command], check=True)
-    (finished / "dvc.lock").write_text(json.dumps(lock(**hashes)))
+    write_lock(finished, lock(**hashes))
     told = [line for line in run("report", "--text").splitlines() if "committed" in line]
     assert len(told) == 2
     assert data in told[0]
@@ -1017,12 +1019,12 @@ def test_summary_offers_a_baseline_and_make_records_it(finished: Path) -> None:
 
     for name in ("Makefile", ".gitignore"):
         shutil.copy(ROOT / name, finished)
-    (finished / "dvc.lock").write_text(json.dumps(lock()))
+    write_lock(finished, lock())
     git("init", "-q")
     git("add", "-A")
     git("commit", "-qm", "run")
     assert "baseline" not in run("report", "--text")
-    (finished / "dvc.lock").write_text(json.dumps(lock(model="x")))
+    write_lock(finished, lock(model="x"))
     (finished / "metrics/eval.json").write_text(json.dumps({"pretrain": {}}))
     (finished / "metrics/new.tsv").write_text("x\n")
     (finished / "params.yaml").write_text((finished / "params.yaml").read_text() + "# mine\n")
@@ -1045,7 +1047,7 @@ def test_summary_offers_a_baseline_and_make_records_it(finished: Path) -> None:
 
 def test_an_output_that_is_gone_is_a_difference() -> None:
     without: Any = copy.deepcopy(lock())
-    del without["stages"]["train"]
+    del without["train"]
     for now, committed in ((lock(), without), (without, lock())):
         data, weights = compare_runs(now, committed)
         assert "byte for byte" in data
@@ -1055,16 +1057,19 @@ def test_an_output_that_is_gone_is_a_difference() -> None:
 @pytest.mark.slow
 def test_summary_is_silent_where_nothing_can_be_compared(finished: Path) -> None:
     assert "committed" not in run("report", "--text")  # no git, no dvc.lock
-    (finished / "dvc.lock").write_text(json.dumps(lock()))
+    write_lock(finished, lock())
     assert "committed" not in run("report", "--text")
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
     subprocess.run([*git, "init", "-q"], check=True)
     assert "committed" not in run("report", "--text")  # no commit
     without_mix: Any = copy.deepcopy(lock())
-    del without_mix["stages"]["cache"]
-    for committed in ("", "- a", "{stages: [1]}", "schema: '2.0'\nstages:\n  cache: 1\n", json.dumps(without_mix)):
-        (finished / "dvc.lock").write_text(committed)
+    del without_mix["cache"]
+    for committed in ("", "- a", "{stages: [1]}", "schema: '2.0'\nstages:\n  cache: 1\n", without_mix):
+        if isinstance(committed, str):
+            (finished / "dvc.lock").write_text(committed)
+        else:
+            write_lock(finished, committed)
         for command in (["add", "dvc.lock"], ["commit", "-qm", "run", "--allow-empty"]):
             subprocess.run([*git, *command], check=True)
-        (finished / "dvc.lock").write_text(json.dumps(lock()))
+        write_lock(finished, lock())
         assert "committed" not in run("report", "--text"), committed

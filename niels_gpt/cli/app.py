@@ -25,7 +25,7 @@ from niels_gpt.cli.console import (
     read_preset,
     show_version,
 )
-from niels_gpt.cli.export import check_files, final_model, open_model, sharing_of
+from niels_gpt.cli.export import ModelFolder, export, final_model, open_model
 from niels_gpt.cli.find import find, open_notes, served_notes
 from niels_gpt.cli.init import init
 from niels_gpt.cli.new import new, upgrade
@@ -33,14 +33,11 @@ from niels_gpt.cli.run import params_and_problems, print_problems, run
 from niels_gpt.cli.store import store
 from niels_gpt.cli.summary import introduction, model_facts, summary_lines, temperature_of
 from niels_gpt.cli.track import Service, send_curves
-from niels_gpt.files.atomic import atomic_path, write_text
-from niels_gpt.files.checks import Damaged
+from niels_gpt.files.atomic import write_text
 from niels_gpt.files.messages import read_text, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.repository import mend
-from niels_gpt.pipeline.results import read_result
-from niels_gpt.pipeline.stores import check_model
 from niels_gpt.pipeline.yaml_files import parse_yaml
 
 app = typer.Typer(
@@ -50,9 +47,6 @@ app = typer.Typer(
     help="Train a small GPT on your own text, and use it.",
 )
 
-ModelFolder = Annotated[
-    str | None, typer.Option("--model", help="model folder: models/sft, models/pretrain or an export")
-]
 Temperature = Annotated[float, typer.Option(min=0, help="sampling temperature; 0 is greedy")]
 TopK = Annotated[int, typer.Option(min=1, help="sample from the k most probable tokens")]
 TopP = Annotated[
@@ -223,7 +217,8 @@ def doctor(
     wrong = [problem.path for problem in problems]
     for problem in problems:
         typer.echo(f"BAD  {visible(problem.sentence)}")
-    from niels_gpt.cli.doctor import examine, examine_speed
+    from niels_gpt.cli.doctor import examine
+    from niels_gpt.cli.sizing import seconds_to_train
 
     bad = len(problems)
     for finding in examine(params, folder=Path(), wrong=wrong):
@@ -231,71 +226,12 @@ def doctor(
         typer.echo(f"{'BAD ' if finding.fix else 'note' if finding.advice else 'ok  '} {finding.what}")
         if to_do := finding.fix or finding.advice:
             typer.echo(f"     -> {to_do}")
-    if speed and not bad:
-        for finding in examine_speed(params):
-            typer.echo(f"ok   {finding.what}")
+    for stage, pace in (seconds_to_train(params) if speed and not bad else {}).items():
+        typer.echo(f"ok   {stage} will take {pace}")
     raise typer.Exit(bool(bad))
 
 
-@app.command()
-def export(
-    folder: Annotated[str, typer.Argument(help="a new folder to write to")],
-    model: ModelFolder = None,
-    transformers: Annotated[bool, typer.Option(help="write the format of the transformers library")] = False,
-    gguf: Annotated[bool, typer.Option(help="write a GGUF file for llama.cpp, Ollama and LM Studio")] = False,
-    f32: Annotated[bool, typer.Option(help="with --gguf: matrices in float32, not float16")] = False,
-    q8: Annotated[bool, typer.Option(help="with --gguf: matrices in 8 bits (Q8_0), not float16")] = False,
-    refuse_if_extractable: Annotated[
-        list[Path] | None, typer.Option(help="refuse if the model recites a sentence of this file; repeatable")
-    ] = None,
-    i_know: Annotated[bool, typer.Option("--i-know", help="export although private text can be extracted")] = False,
-) -> None:
-    """Export the model: safetensors, config, tokenizer, and a model card with data, parameters and hashes."""
-    if Path(folder).exists():
-        raise ValueError(f"{folder} exists: name a new folder")
-    if (transformers and gguf) or (f32 and q8) or ((f32 or q8) and not gguf):
-        raise ValueError("choose one format: --transformers, --gguf (f16), --gguf --q8, --gguf --f32, or none of them")
-    model = model or final_model()
-    check_model(model)
-    if not (Path(model) / layout.CONFIG).is_file():  # one from DVC's cache would not match the card's metrics
-        raise Damaged(model, "holds no model yet")
-    talker = open_model(model)
-    params, raw = read_params()
-    mix, chat_mix, scores = read_result(layout.MIX), read_result(layout.CHAT_MIX), read_result(layout.SCORES)
-    sharing = sharing_of(Path(model), params)
-    if not i_know:
-        sharing.refuse(talker, params)
-    check_files(talker, refuse_if_extractable or [], params)
-    talker.model.to("cpu")  # all formats are written from CPU memory
-    from niels_gpt.base.imported import provenance_of
-    from niels_gpt.talk.export.card import model_card
-    from niels_gpt.talk.export.folders import export_model, export_transformers
-    from niels_gpt.talk.export.gguf import Precision, export_gguf
-
-    if Path(model) == layout.PRETRAINED:
-        chat_mix = {"sources": {}}  # not trained on chats, though it may know their format from its base
-    base = provenance_of(layout.BASE)
-    found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores}
-    card = model_card(
-        talker,
-        form="transformers" if transformers else "gguf" if gguf else "plain",
-        folder=Path(folder).name,
-        **found,
-        base=base,
-        private=sharing.private,
-        leaks=sharing.leaks,
-    )
-    with atomic_path(Path(folder)) as temporary:
-        if transformers:
-            export_transformers(talker, temporary, card=card, base=base)
-        elif gguf:
-            precision: Precision = "f32" if f32 else "q8_0" if q8 else "f16"
-            export_gguf(talker, temporary, precision=precision, card=card, base=base)
-        else:
-            export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card, base=base)
-    typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")
-
-
+app.command()(export)
 Training = StrEnum("Training", list(layout.MODEL_OF))  # type: ignore[misc]  # mypy wants literal members
 
 

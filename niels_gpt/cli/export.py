@@ -1,21 +1,22 @@
-"""Open a model, from DVC's cache while the next one trains, and check it for extractable text before an export."""
+"""niels-gpt export, and how commands open a model: from DVC's cache while the next one trains."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from niels_gpt.files.checks import sha256_file
+from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.checks import Damaged, sha256_file
 from niels_gpt.files.messages import read_text
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.private_text import open_questions
 from niels_gpt.pipeline.repository import DvcCache, read_records
 from niels_gpt.pipeline.results import is_left_out, read_result
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from niels_gpt.model.precision import Precision
     from niels_gpt.talk.talker import Talker
 
+
+ModelFolder = Annotated[
+    str | None, typer.Option("--model", help="model folder: models/sft, models/pretrain or an export")
+]
 
 # The previous model answers while the next one trains. DVC deletes a stage's outputs before it runs the stage, so a
 # model's folder is missing while it trains. The previous model is still in DVC's cache, under the hashes that dvc.lock
@@ -93,14 +98,14 @@ def final_model() -> str:
     return str(layout.PRETRAINED)
 
 
-def open_model(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool = False, threads: int = 0) -> Talker:
+def open_model(folder: str, *, slots: int = 1, bf16: bool = False, threads: int = 0) -> Talker:
     """Open the model of a folder to answer `slots` requests at once, on `threads` CPU threads (0: all)."""
     from niels_gpt.device import prepare_device
     from niels_gpt.model.precision import settle_bf16
     from niels_gpt.talk.talker import open_talker
 
     check_model(folder)
-    device = prepare_device(device, threads=threads)
+    device = prepare_device("auto", threads=threads)
     if bf16:
         settle_bf16(device, say=lambda sentence: typer.echo(sentence, err=True))
     precision: Precision = "bf16" if bf16 else "float32"
@@ -113,67 +118,56 @@ def open_model(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool 
 _KNOWN = "pass --i-know to export it anyway"
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """Private sources a model was trained on, and the leak stage's measurements of each.
-
-    `leaks` is None if the leak stage did not run, or measured other weights than these.
-    """
-
-    private: tuple[str, ...]
-    leaks: Mapping[str, Mapping[str, Any]] | None
-
-    def refuse(self, talker: Talker, params: Params) -> None:
-        """Raise ValueError if private text can be extracted; the model is asked for every private sentence."""
-        if not self.private:
-            return
-        if self.leaks is None:
-            raise ValueError(
-                f"{talker.name} was trained on private text ({', '.join(self.private)}), and extraction was "
-                f"not measured: run `dvc repro leak`, or {_KNOWN}"
-            )
-        counts = [
-            f"{stats['extractable_passages']:,} of {stats['train']['passages']:,} passages of {source}"
-            for source, stats in self.leaks.items()
-            if stats["extractable_passages"]
-        ]
-        for source, questions in open_questions(params, talker, names=self.private).items():
-            found = _ask(talker, questions, params, title=f"sentences of {source}")
-            if found.findings:
-                counts.append(f"{len(found.findings):,} of {len(questions.asked):,} sentences of {source}")
-        if counts:
-            raise ValueError(
-                f"{talker.name} recites private text verbatim: {', '.join(counts)} ({layout.LEAK_PAGE} shows them); "
-                f"docs/private-text.md has remedies, or {_KNOWN}"
-            )
+Leaks = Mapping[str, Mapping[str, Any]]  # what the leak stage measured of a model, by private source
 
 
-def sharing_of(folder: Path, params: Params) -> Sharing:
-    """Return the private sources of the model in a folder, and what the leak stage measured of them."""
+def private_sources(folder: Path, params: Params) -> list[str]:
+    """Return the private sources that the model in a folder was trained on."""
     if folder == layout.BASE:  # trained on nothing of the user's
-        return Sharing((), {})
+        return []
     weights = {**params.p_train, **({} if folder == layout.PRETRAINED else params.p_sft)}
-    private = tuple(name for name, weight in weights.items() if weight and params.sources[name].private)
+    return [name for name, weight in weights.items() if weight and params.sources[name].private]
+
+
+def measured_leaks(folder: Path) -> Leaks | None:
+    """Return the leaks of the model in a folder; None if the leak stage did not run, or measured other weights."""
     best = folder / layout.BEST
-    if not private or not layout.LEAK.is_file() or not best.is_file():
-        return Sharing(private, None if private else {})
+    if not layout.LEAK.is_file() or not best.is_file():
+        return None
     result = read_result(layout.LEAK)
-    measured = result["measured"].get(folder.name) == sha256_file(best)
-    found = {source: models[folder.name] for source, models in result["sources"].items()} if measured else None
-    return Sharing(private, found)
+    if result["measured"].get(folder.name) != sha256_file(best):
+        return None
+    return {source: models[folder.name] for source, models in result["sources"].items()}
+
+
+def refuse_extractable(talker: Talker, params: Params, private: Sequence[str], leaks: Leaks | None) -> None:
+    """Raise ValueError if text of `private` can be extracted; the model is asked for every private sentence."""
+    if leaks is None:
+        raise ValueError(
+            f"{talker.name} was trained on private text ({', '.join(private)}), and extraction was not measured: "
+            f"run `dvc repro leak`, or {_KNOWN}"
+        )
+    counts = [
+        f"{stats['extractable_passages']:,} of {stats['train']['passages']:,} passages of {source}"
+        for source, stats in leaks.items()
+        if stats["extractable_passages"]
+    ]
+    for source, questions in open_questions(params, talker, names=private).items():
+        found = _ask(talker, questions, params, title=f"sentences of {source}")
+        if found.findings:
+            counts.append(f"{len(found.findings):,} of {len(questions.asked):,} sentences of {source}")
+    if counts:
+        raise ValueError(
+            f"{talker.name} recites private text verbatim: {', '.join(counts)} ({layout.LEAK_PAGE} shows them); "
+            f"docs/private-text.md has remedies, or {_KNOWN}"
+        )
 
 
 def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
     """Raise ValueError if a sentence or a passage of one of these files can be extracted."""
     from niels_gpt.data.readers.files import decode_text, read_bytes
     from niels_gpt.leak.extraction import Questions
-    from niels_gpt.leak.passages import (
-        DocumentList,
-        cut_passages,
-        encode_sentences,
-        find_sentences,
-        score_passages,
-    )
+    from niels_gpt.leak.passages import DocumentList, cut_passages, encode_sentences, find_sentences, score_passages
 
     if not files:
         return
@@ -204,3 +198,63 @@ def _ask(talker: Talker, questions: Questions, params: Params, *, title: str) ->
     eot, settings = talker.tokenizer.special_token_ids()["eot"], params.leak
     with token_progress([talker.model], total=questions.tokens, title=title):
         return extract(talker.model, questions, end_of_text=eot, B=settings.B, seed=settings.seed)
+
+
+def export(
+    folder: Annotated[str, typer.Argument(help="a new folder to write to")],
+    model: ModelFolder = None,
+    transformers: Annotated[bool, typer.Option(help="write the format of the transformers library")] = False,
+    gguf: Annotated[bool, typer.Option(help="write a GGUF file for llama.cpp, Ollama and LM Studio")] = False,
+    f32: Annotated[bool, typer.Option(help="with --gguf: matrices in float32, not float16")] = False,
+    q8: Annotated[bool, typer.Option(help="with --gguf: matrices in 8 bits (Q8_0), not float16")] = False,
+    refuse_if_extractable: Annotated[
+        list[Path] | None, typer.Option(help="refuse if the model recites a sentence of this file; repeatable")
+    ] = None,
+    i_know: Annotated[bool, typer.Option("--i-know", help="export although private text can be extracted")] = False,
+) -> None:
+    """Export the model: safetensors, config, tokenizer, and a model card with data, parameters and hashes."""
+    if Path(folder).exists():
+        raise ValueError(f"{folder} exists: name a new folder")
+    if (transformers and gguf) or (f32 and q8) or ((f32 or q8) and not gguf):
+        raise ValueError("choose one format: --transformers, --gguf (f16), --gguf --q8, --gguf --f32, or none of them")
+    model = model or final_model()
+    check_model(model)
+    if not (Path(model) / layout.CONFIG).is_file():  # one from DVC's cache would not match the card's metrics
+        raise Damaged(model, "holds no model yet")
+    talker = open_model(model)
+    params, raw = read_params()
+    mix, chat_mix, scores = read_result(layout.MIX), read_result(layout.CHAT_MIX), read_result(layout.SCORES)
+    private = private_sources(Path(model), params)
+    leaks = measured_leaks(Path(model)) if private else {}
+    if private and not i_know:
+        refuse_extractable(talker, params, private, leaks)
+    check_files(talker, refuse_if_extractable or [], params)
+    talker.model.to("cpu")  # all formats are written from CPU memory
+    from niels_gpt.base.imported import provenance_of
+    from niels_gpt.talk.export.card import model_card
+    from niels_gpt.talk.export.folders import export_model, export_transformers
+    from niels_gpt.talk.export.gguf import export_gguf
+
+    if Path(model) == layout.PRETRAINED:
+        chat_mix = {"sources": {}}  # not trained on chats, though it may know their format from its base
+    base = provenance_of(layout.BASE)
+    card = model_card(
+        talker,
+        form="transformers" if transformers else "gguf" if gguf else "plain",
+        folder=Path(folder).name,
+        mix=mix,
+        chat_mix=chat_mix,
+        params=raw,
+        metrics=scores,
+        private=private,
+        leaks=leaks,
+        base=base,
+    )
+    with atomic_path(Path(folder)) as temporary:
+        if transformers:
+            export_transformers(talker, temporary, card=card, base=base)
+        elif gguf:
+            export_gguf(talker, temporary, precision="f32" if f32 else "q8_0" if q8 else "f16", card=card, base=base)
+        else:
+            export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card, base=base)
+    typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")

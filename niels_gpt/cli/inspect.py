@@ -88,16 +88,14 @@ def mark_chat(tokenizer: Tokenizer, ids: Sequence[int], learned: Sequence[bool],
     return "".join(parts)
 
 
-def _text(tokenizer: Tokenizer, ids: Sequence[int], names: dict[int, str]) -> str:
-    out: list[str] = []
-    run: list[int] = []
-    for id in ids:
-        if id in names:
-            out += [visible(tokenizer.decode(run)), names[id]]
-            run = []
+def _text(tokenizer: Tokenizer, ids: Iterable[int], names: Mapping[int, str]) -> str:
+    parts: list[str] = []
+    for is_named, run in groupby(ids, key=names.__contains__):
+        if is_named:
+            parts += [names[id] for id in run]
         else:
-            run.append(id)
-    return "".join([*out, visible(tokenizer.decode(run))])
+            parts.append(visible(tokenizer.decode(run)))
+    return "".join(parts)
 
 
 def listed_secrets(params: Params, name: str | None) -> Iterator[str]:

@@ -12,7 +12,7 @@ import typer
 
 from niels_gpt.cache.windows import listed_files
 from niels_gpt.data.corpus.parts import MANIFEST, open_texts
-from niels_gpt.files.checks import described_by, read_meta, sha256_file
+from niels_gpt.files.checks import described_by, file_problem, read_meta
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Worker
 from niels_gpt.pipeline import layout
@@ -38,17 +38,13 @@ class StoredFile:
         return self.store.place(self.file)
 
 
-def check_file(item: StoredFile, worker: Worker) -> str:
-    """Return "missing" or "changed" if a file is not as its manifest lists it, else ""."""
-    size = item.store.size(item.file)
-    if size is None:
+def check_file(item: StoredFile, _: Worker) -> str | None:
+    """Return "missing" or "changed" if a file is not as its manifest lists it, else None."""
+    try:
+        with item.store.reading(item.file) as path:
+            return file_problem(path, size=item.bytes, sha256=item.sha256)
+    except FileNotFoundError:  # in a bucket
         return "missing"
-    if size != item.bytes:
-        return "changed"
-    with item.store.reading(item.file) as path:
-        fault = "" if sha256_file(path) == item.sha256 else "changed"
-    worker.tick(size)
-    return fault
 
 
 def store(

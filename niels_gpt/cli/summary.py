@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,8 @@ from niels_gpt.files.messages import read_text, visible
 from niels_gpt.leak.page import verdict
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.layout import LOCK, METRICS
-from niels_gpt.pipeline.repository import changed, committed
+from niels_gpt.pipeline.repository import changed, committed, read_records
 from niels_gpt.pipeline.results import final_models, read_metrics, read_result
-from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.tables import HEAD, score_rows
 
 if TYPE_CHECKING:
@@ -45,27 +44,22 @@ def model_facts(talker: Talker) -> dict[str, str]:
 
 def introduction(talker: Talker) -> dict[str, Any]:
     """Return what the page begins with: the model's name by its sources, what it was trained on, its temperature."""
-    size = f"{talker.model.parameter_count() / 1e6:.1f} M"
-    shares = {stage: _shares(stage) for stage in ("train", "sft")}
-    known = talker.name in (layout.PRETRAINED.name, layout.TUNED.name) and shares["train"]
-    if not known:
-        return {"name": f"{talker.name}, {size} parameters", "temperature": temperature_of(talker.name)}
-    text, chats = ([f"{name} ({share:.0%})" for name, share in shares[stage].items()] for stage in ("train", "sft"))
-    tuned = f", then on chats: {', '.join(chats)}" if chats and talker.name == layout.TUNED.name else ""
-    return {
-        "name": f"{' and '.join(list(shares['train'])[:2])}, {size} parameters",
-        "trained_on": f"Trained on text: {', '.join(text)}{tuned}.",
-        "temperature": temperature_of(talker.name),
-    }
+    name, facts = talker.name, dict[str, Any](temperature=temperature_of(talker.name))
+    text, chats = _sources("train"), _sources("sft")
+    if talker.name in (layout.PRETRAINED.name, layout.TUNED.name) and text:
+        name = " and ".join(list(text)[:2])
+        tuned = f", then on chats: {', '.join(chats.values())}" if chats and talker.name == layout.TUNED.name else ""
+        facts["trained_on"] = f"Trained on text: {', '.join(text.values())}{tuned}."
+    return {"name": f"{name}, {talker.model.parameter_count() / 1e6:.1f} M parameters", **facts}
 
 
-def _shares(stage: str) -> dict[str, float]:
-    """Return the sources that a training stage sampled, the largest share first; {} if there are no metrics of it."""
+def _sources(stage: str) -> dict[str, str]:
+    """Return {name: "name (share)"} of the sources that a training stage sampled, the largest first."""
     path = METRICS / f"{stage}.json"
     mix = read_metrics(path).get("mix", {}) if path.is_file() else {}
     with described_by(path):
-        shares = {name: row["drawn"] for name, row in mix.items() if row["drawn"]}
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+        shares = sorted(((row["drawn"], name) for name, row in mix.items() if row["drawn"]), key=lambda it: -it[0])
+    return {name: f"{name} ({share:.0%})" for share, name in shares}
 
 
 _DATA = ("base", "load", "duplicates", "split", "tokenizer", "tokenize", "cache")  # the stages that make the data
@@ -73,12 +67,9 @@ _DATA = ("base", "load", "duplicates", "split", "tokenizer", "tokenize", "cache"
 
 def what_is_committed(root: Path) -> list[str]:
     """Return sentences on whether the last run equals the committed one (if known), and on how to commit it."""
-    try:
-        locks = committed(root, LOCK) or "", read_text(root / LOCK)
-        before, now = (parse_yaml(text, name=str(LOCK)) for text in locks)
-        compared = compare_runs(now, before)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no git, no commit, half a dvc.lock
-        compared = []
+    current = read_text(root / LOCK) if (root / LOCK).is_file() else ""
+    now, before = (read_records(text) or {} for text in (current, committed(root, LOCK) or ""))
+    compared = compare_runs(now, before)
     if not (files := changed(root, LOCK, METRICS)):
         return compared
     return [
@@ -93,56 +84,43 @@ def _first(n: int, names: Sequence[str]) -> str:
 
 
 def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
-    """Return sentences comparing two dvc.lock trees, on data and on weights; none if a run did not reach `cache`."""
-    stages, others = (dict(lock.get("stages") or {}) for lock in (now, committed))
-    for run in (stages, others):
-        run.pop("code", None)  # its outputs then count as external inputs of the other stages
-    if _DATA[-1] not in stages or _DATA[-1] not in others:
+    """Return sentences comparing the stages of two runs, on data and on weights; none if one did not reach `cache`."""
+    # Without the stage `code`, its outputs count as external inputs of the other stages.
+    runs = [{name: stage for name, stage in stages.items() if name != "code"} for stages in (now, committed)]
+    if not all(_DATA[-1] in run for run in runs):
         return []
-    data = {name for name in (*stages, *others) if name.partition("@")[0] in _DATA}
-    trained = {*stages, *others} - data
-    other_data = _differing(data, stages, others)
-    why = "since the data differ" if other_data else "as expected on another type of CPU, which rounds differently"
-    why, other_weights = _reason(trained, stages, others) or why, _differing(trained, stages, others)
-    return [
-        _comparison("data", other_data, _reason(data, stages, others) or "although all inputs are equal"),
-        _comparison("weights and their metrics", other_weights, why),
-    ]
+    names = {*runs[0], *runs[1]}
+    data = {name for name in names if name.partition("@")[0] in _DATA}
+    made = {path for run in runs for path in _hashes(run, names, "outs")}
+    sentences, why = [], "although all inputs are equal"
+    for what, part in (("data", data), ("weights and their metrics", names - data)):
+        ours, theirs = (_hashes(run, part, "outs") for run in runs)
+        differing = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
+        if other := sorted(name for name in part if _inputs(runs[0], name, made) != _inputs(runs[1], name, made)):
+            why = f"since parameters, code or inputs of {', '.join(other)} differ"
+        if differing:
+            sentences.append(f"The {what} differ from the committed run, {why}: {_first(4, differing)}.")
+            why = "since the data differ"
+        else:
+            sentences.append(f"The {what} match the committed run byte for byte.")
+            why = "as expected on another type of CPU, which rounds differently"
+    return sentences
 
 
-def _comparison(what: str, differing: list[str], reason: str) -> str:
-    if not differing:
-        return f"The {what} match the committed run byte for byte."
-    return f"The {what} differ from the committed run, {reason}: {_first(4, differing)}."
+def _hashes(run: Mapping[str, Any], names: Iterable[str], kind: str) -> dict[str, str]:
+    return {file["path"]: file["md5"] for name in names for file in run.get(name, {}).get(kind, [])}
 
 
-def _differing(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
-    ours, theirs = (_hashes(run, names, "outs") for run in (stages, others))
-    return sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
-
-
-def _reason(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any]) -> str:
-    """Return a clause naming the stages whose parameters or external inputs differ; "" if none do."""
-    made = {path for run in (stages, others) for path in _hashes(run, set(run), "outs")}
-    changed = sorted(name for name in names if _inputs(stages, name, made) != _inputs(others, name, made))
-    return f"since parameters, code or inputs of {', '.join(changed)} differ" if changed else ""
+def _inputs(run: Mapping[str, Any], name: str, made: Iterable[str]) -> tuple[Any, dict[str, str]]:
+    """Return a stage's parameters and the hashes of its external inputs: code and text, no outputs of stages."""
+    deps = _hashes(run, [name], "deps")
+    outside = {path: md5 for path, md5 in deps.items() if not any(_within(path, out) for out in made)}
+    return run.get(name, {}).get("params"), outside
 
 
 def _within(path: str, other: str) -> bool:
     """Return whether two paths are equal, or one lies in the other."""
     return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
-
-
-def _hashes(stages: Mapping[str, Any], names: set[str], kind: str) -> dict[str, str]:
-    entries = [entry for name in names for entry in (stages.get(name) or {}).get(kind, [])]
-    return {entry["path"]: entry.get("md5", "") for entry in entries}
-
-
-def _inputs(stages: Mapping[str, Any], name: str, made: set[str]) -> tuple[Any, dict[str, str]]:
-    """Return a stage's parameters and the hashes of its external inputs: code and text, no outputs of stages."""
-    deps = _hashes(stages, {name}, "deps")
-    outside = {path: md5 for path, md5 in deps.items() if not any(_within(path, out) for out in made)}
-    return (stages.get(name) or {}).get("params"), outside
 
 
 _SUMMARISED = (layout.SCORES, layout.TRAINED, layout.SAMPLES)
