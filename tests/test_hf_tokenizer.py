@@ -22,7 +22,7 @@ from niels_gpt.cache.build_cache import build_pretrain_cache, keep_tokenizer
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.token_parts import encode_documents, encode_parts
 from niels_gpt.cache.windows import Places, TokenStore, open_mix, train_files
-from niels_gpt.cli.inspect import format_report, report_source
+from niels_gpt.cli.inspect import count_ids, tokenizer_lines
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split import Drawn
 from niels_gpt.data.corpus.split_files import Splits
@@ -196,10 +196,10 @@ def test_a_copy_keeps_the_models_vocabulary_size_and_notices_damage(folder: Path
 
 def test_the_report_shows_its_entries(tokenizer: HFTokenizer) -> None:
     ids = np.concatenate(tokenizer.encode_batch(CORPUS[:50]))
-    report = report_source(tokenizer, [("a.bin", ids)])
-    assert report.bytes_per_token == pytest.approx(sum(len(text.encode()) for text in CORPUS[:50]) / len(ids))
-    page = format_report(tokenizer, {"primer": report}, line="niels <|im_start|> ⛵")
-    assert "primer" in page
+    counts = {"primer": count_ids([("a.bin", ids)], V=tokenizer.vocab_size)}
+    page = "\n".join(tokenizer_lines(tokenizer, counts, line="niels <|im_start|> ⛵"))
+    row = next(line.split() for line in page.splitlines() if line.startswith("primer"))
+    assert row[2] == f"{sum(len(text.encode()) for text in CORPUS[:50]) / len(ids):.3f}"
     assert "<E2>" in page
 
 

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from niels_gpt.cli.app import app
-from niels_gpt.cli.export import Answering, answering_model
+from niels_gpt.cli.export import answering_model
 from niels_gpt.pipeline.repository import DvcCache
 from tests.conftest import Repo
 from tests.talkers import put, write_project
@@ -69,10 +69,10 @@ def test_a_model_that_is_being_replaced_answers_out_of_the_cache(project: Path) 
         )
     shutil.rmtree("cache/tokenizer")
     assert sample()[0] == said
-    with answering_model("models/sft") as found:
-        assert found.folder.name == "sft"  # the name by which clients know the model
-        assert found.folder.is_dir()
-    assert not found.folder.exists()
+    with answering_model("models/sft") as (folder, _):
+        assert folder.name == "sft"  # the name by which clients know the model
+        assert folder.is_dir()
+    assert not folder.exists()
     assert not Path("models/sft").exists()
 
 
@@ -103,9 +103,9 @@ def test_a_model_that_is_not_whole_in_the_cache_counts_as_missing(project: Path)
     for lock in ("", "half", "schema: '2.0'\nstages: {}\n"):
         Path("dvc.lock").write_text(lock)
         with answering_model("models/sft") as found:
-            assert found == Answering(Path("models/sft"), Path("cache/tokenizer"))
+            assert found == (Path("models/sft"), Path("cache/tokenizer"))
     with answering_model("mine") as found:
-        assert found == Answering(Path("mine"), Path("cache/tokenizer"))
+        assert found == (Path("mine"), Path("cache/tokenizer"))
 
 
 def test_export_does_not_use_the_cache(project: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from niels_gpt.cache.meta import read_meta
-from niels_gpt.cli.inspect import format_report, report_source
+from niels_gpt.cli.inspect import count_ids, tokenizer_lines
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split_files import read_split, sampled_texts
 from niels_gpt.data.types import Document
@@ -328,16 +328,16 @@ def test_the_largest_vocabulary_named_does_fit() -> None:
 def test_the_report_counts_bytes_and_shows_how_a_line_is_cut(trained: SentencePieceTokenizer) -> None:
     ids = trained.encode_batch(CORPUS[:50])
     halves = [("a.bin", np.concatenate(ids[:20])), ("b.bin", np.concatenate(ids[20:]))]
-    report = report_source(trained, halves)
-    assert report == report_source(trained, [("all.bin", np.concatenate(ids))])
-    assert report.tokens == sum(map(len, ids))
-    assert report.vocabulary_used == len(np.unique(np.concatenate(ids)))
+    counts = count_ids(halves, V=trained.vocab_size)
+    assert np.array_equal(counts, count_ids([("all.bin", np.concatenate(ids))], V=trained.vocab_size))
     with pytest.raises(ValueError, match=rf"^b\.bin has ids at or above V={trained.vocab_size}$"):
-        report_source(trained, [halves[0], ("b.bin", np.array([trained.vocab_size], dtype=np.uint16))])
-    assert report.bytes_per_token == pytest.approx(sum(len(t.encode()) for t in CORPUS[:50]) / report.tokens)
-    assert report.bytes_per_token > 1.5
-    page = format_report(trained, {"primer": report}, line="niels ⛵")
-    assert "primer" in page
+        count_ids([halves[0], ("b.bin", np.array([trained.vocab_size], dtype=np.uint16))], V=trained.vocab_size)
+    page = "\n".join(tokenizer_lines(trained, {"primer": counts}, line="niels ⛵"))
+    tokens, used = sum(map(len, ids)), len(np.unique(np.concatenate(ids)))
+    bytes_per_token = sum(len(t.encode()) for t in CORPUS[:50]) / tokens
+    assert bytes_per_token > 1.5
+    row = next(line.split() for line in page.splitlines() if line.startswith("primer"))
+    assert row == ["primer", f"{tokens:,}", f"{bytes_per_token:.3f}", f"{used:,}"]
     assert "<E2>" in page
     longest = sorted((trained.piece(i) for i in range(trained.vocab_size)), key=len)[-1].decode()
     line = next(line for line in page.splitlines() if line.startswith("longest entries: "))

@@ -125,9 +125,8 @@ def measures(
     sections = {value: name.removesuffix(".val_name") for name, value in params.items() if name.endswith(".val_name")}
     chats = {name for name, section in sections.items() if params.get(f"{section}.use") == "chat"}
     trained = {model: table for model, table in scores.items() if model != layout.BASE.name}
-    shown_for: dict[
-        str, str
-    ] = {}  # a validation set of text for the first model that has it, one of chats for the last
+    # A validation set of text is shown for the first model that has it, one of chats for the last.
+    shown_for: dict[str, str] = {}
     for model, table in trained.items():
         shown_for |= {name: model for name in table if name in chats or name not in shown_for}
     for model, table in trained.items():

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,25 +38,17 @@ ModelFolder = Annotated[
 # model was trained with.
 
 
-class Answering(NamedTuple):
-    """Folders of a model and of its tokenizer, and a message for the user if either comes from DVC's cache."""
-
-    folder: Path
-    tokenizer: Path
-    said: str = ""
-
-
 @contextmanager
-def answering_model(folder: str) -> Iterator[Answering]:
-    """Yield the model of a folder, or the one in DVC's cache if it is missing, with the tokenizer it was trained with.
+def answering_model(folder: str) -> Iterator[tuple[Path, Path]]:
+    """Yield the folders of a model and of the tokenizer it was trained with, from DVC's cache if they are missing.
 
-    Files from the cache are symbolic links, which are deleted when the block ends.
+    Print which come from there. They are symbolic links, which are deleted when the block ends.
     """
     path = Path(os.path.relpath(folder))
     model, own, current = _recorded(path)
     place, tokenizer = Path(folder), layout.TOKENIZER
     if not (model and own and current):
-        yield Answering(place, tokenizer)
+        yield place, tokenizer
         return
     cache, said = DvcCache(), []
     with TemporaryDirectory() as temporary:
@@ -74,7 +66,9 @@ def answering_model(folder: str) -> Iterator[Answering]:
                     "does not have it: wait for the next model, which `dvc repro` trains"
                 )
             said.append(f"{path} uses the tokenizer it was trained with, {own[:8]} in DVC's cache")
-        yield Answering(place, tokenizer, "\n".join(said))
+        for sentence in said:
+            typer.echo(sentence, err=True)
+        yield place, tokenizer
 
 
 def _recorded(path: Path) -> tuple[str, str, str]:
@@ -109,10 +103,8 @@ def open_model(folder: str, *, slots: int = 1, bf16: bool = False, threads: int 
     if bf16:
         settle_bf16(device, say=lambda sentence: typer.echo(sentence, err=True))
     precision: Precision = "bf16" if bf16 else "float32"
-    with answering_model(folder) as found:
-        if found.said:
-            typer.echo(found.said, err=True)
-        return open_talker(found.folder, device=device, tokenizer=found.tokenizer, slots=slots, precision=precision)
+    with answering_model(folder) as (place, tokenizer):
+        return open_talker(place, device=device, tokenizer=tokenizer, slots=slots, precision=precision)
 
 
 _KNOWN = "pass --i-know to export it anyway"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import click
 import numpy as np
@@ -33,37 +33,28 @@ _SHOWN = 12  # most lines shown of a pair of duplicates
 _ON, _OFF = "\033[1;32m", "\033[0m"  # trained tokens in green
 
 
-class SourceReport(NamedTuple):
-    """Token counts of one source's training files."""
-
-    tokens: int
-    bytes_per_token: float
-    vocabulary_used: int  # distinct ids
-
-
-def report_source(tokenizer: Tokenizer, files: Iterable[tuple[str, np.ndarray]]) -> SourceReport:
-    """Count the tokens in a source's files, given as (name, ids); one file is in memory at a time."""
-    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+def count_ids(files: Iterable[tuple[str, np.ndarray]], *, V: int) -> np.ndarray:
+    """Return how often each id occurs in files, given as (name, ids): `(V,)`; one file is in memory at a time."""
+    counts = np.zeros(V, dtype=np.int64)
     for name, ids in files:
-        found = np.bincount(ids, minlength=tokenizer.vocab_size)
-        if len(found) > tokenizer.vocab_size:
-            raise Damaged(name, f"has ids at or above V={tokenizer.vocab_size}")
+        found = np.bincount(ids, minlength=V)
+        if len(found) > V:
+            raise Damaged(name, f"has ids at or above {V=}")
         counts += found
-    tokens = int(counts.sum())
-    text_bytes = int(counts @ tokenizer.token_bytes())
-    return SourceReport(tokens=tokens, bytes_per_token=text_bytes / tokens, vocabulary_used=int((counts > 0).sum()))
+    return counts
 
 
-def format_report(tokenizer: Tokenizer, sources: Mapping[str, SourceReport], *, line: str) -> str:
-    """Format the counts by source, the longest vocabulary entries, and `line` cut into tokens."""
-    rows = [f"V = {tokenizer.vocab_size:,}", "", f"{'source':<14}{'tokens':>14}{'bytes/token':>13}{'ids used':>10}"]
-    for name, (tokens, size, used) in sources.items():
-        rows.append(f"{name:<14}{tokens:>14,}{size:>13.3f}{used:>10,}")
+def tokenizer_lines(tokenizer: Tokenizer, counts: Mapping[str, np.ndarray], *, line: str) -> Iterator[str]:
+    """Yield token counts of each source, the longest vocabulary entries, and `line` cut into tokens."""
+    yield f"V = {tokenizer.vocab_size:,}\n"
+    yield f"{'source':<14}{'tokens':>14}{'bytes/token':>13}{'ids used':>10}"
+    for name, of in counts.items():
+        bytes_per_token = of @ tokenizer.token_bytes() / of.sum()
+        yield f"{name:<14}{of.sum():>14,}{bytes_per_token:>13.3f}{(of > 0).sum():>10,}"
     pieces = sorted((tokenizer.piece(i) for i in range(tokenizer.vocab_size)), key=len, reverse=True)[:12]
-    rows += ["", "longest entries: " + " ".join(_show(piece) for piece in pieces)]
+    yield "\nlongest entries: " + " ".join(map(_show, pieces))
     ids = tokenizer.encode(line)
-    rows += ["", f"{len(ids)} tokens: " + " ".join(_show(tokenizer.piece(i)) for i in ids)]
-    return "\n".join(rows)
+    yield f"\n{len(ids)} tokens: " + " ".join(_show(tokenizer.piece(i)) for i in ids)
 
 
 def _show(piece: bytes) -> str:
@@ -180,11 +171,12 @@ def inspect_tokenizer(
 
     params, mix = read_params()[0], read_result(layout.MIX)
     chosen, places = load_tokenizer(layout.TOKENIZER), token_places(params)
-    sources = {
-        name: report_source(chosen, train_files(name, manifest, places=places, vocab_size=mix["vocab_size"]))
+    counts = {
+        name: count_ids(train_files(name, manifest, places=places, vocab_size=mix["vocab_size"]), V=chosen.vocab_size)
         for name, manifest in mix["sources"].items()
     }
-    typer.echo(format_report(chosen, sources, line=line))
+    for told in tokenizer_lines(chosen, counts, line=line):
+        typer.echo(told)
 
 
 @app.command("documents")

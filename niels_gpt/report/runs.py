@@ -136,11 +136,11 @@ def present_runs(runs: Sequence[Run], stages: Sequence[str]) -> list[str]:
     `runs` is sorted as by `read_logs`; `stages` is in the order of the pipeline.
     """
     newest = {run.stage: run for run in reversed(runs)}
-    chosen = []
-    for stage in stages:
-        before = [newest[earlier] for earlier in stages[: stages.index(stage)] if earlier in newest]
-        if stage in newest and all(newest[stage].last.time >= other.points[0].time for other in before):
-            chosen.append(newest[stage].name)
+    chosen, begun = [], 0.0
+    for run in (newest[stage] for stage in stages if stage in newest):
+        if run.last.time >= begun:
+            chosen.append(run.name)
+        begun = max(begun, run.points[0].time)
     return chosen
 
 
