@@ -155,15 +155,15 @@ def test_lines_are_printed_when_phases_start_and_end_and_between(
     skipped = [f"Stage '{title}' didn't change, skipping" for title in titles if title not in ("train", "load@roam")]
     for lines in (running("load@roam"), skipped, running("train")):
         read(board, lines)
-        show()
-        show()
+        show.refresh()
+        show.refresh()
     assert capsys.readouterr().out.splitlines()[:3] == [
         "read: 0%, load@roam 0 s",
         "read: 0 s, 9 documents",
         "split: unchanged",
     ]
     monkeypatch.setattr("niels_gpt.cli.run._HEARTBEAT_S", 0.0)
-    show()
+    show.refresh()
     assert capsys.readouterr().out == "train: 0%, 0 s\n"
 
 

@@ -14,14 +14,14 @@ from niels_gpt.cli.report import render_origin, run_of
 from niels_gpt.config import TrainConfig
 from niels_gpt.report.history import History
 from niels_gpt.report.page import live_card
-from niels_gpt.report.runs import Run, add_lines, present_runs, read_logs
+from niels_gpt.report.runs import Run, parse_log, present_runs, read_logs
 from niels_gpt.train.meter import RunLog, StepReport
 from tests.written_runs import REPORT, line
 
 
 def runs_of(*lines: bytes) -> list[Run]:
-    runs: list[Run] = []
-    assert add_lines(runs, lines, stage="train") == 0
+    runs, unread = parse_log(lines, stage="train")
+    assert unread == 0
     return runs
 
 
@@ -59,8 +59,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     [b"", b"{", b"[1]", b"\xff\xfe", b'{"step": 5}', b"[" * 100_000, line(20, loss="high"), line(20, run=None)],
 )
 def test_an_invalid_line_is_counted_and_skipped(damage: bytes) -> None:
-    runs: list[Run] = []
-    unread = add_lines(runs, [line(10), damage, line(30)], stage="train")
+    runs, unread = parse_log([line(10), damage, line(30)], stage="train")
     assert unread == 1
     assert [steps(run) for run in runs] == [[10, 30]]
 

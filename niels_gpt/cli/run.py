@@ -36,7 +36,8 @@ from niels_gpt.pipeline.stage import stage_titles
 from niels_gpt.pipeline.yaml_files import ParamsError, Problem
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
+    from rich.live import Live
 
 LOG = layout.LOGS / "run.log"
 PHASES = {  # the stages of each phase; DVC may run them in another order
@@ -149,10 +150,12 @@ class Board:
     def elapsed(self) -> str:
         return format_duration(time.monotonic() - self._start)
 
-    def table(self) -> Table:
+    def table(self) -> Group:
         """Return a row per phase and a footer, for a terminal."""
+        from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         grid = Table.grid(padding=(0, 2, 0, 0))
         for _ in range(4):
@@ -162,10 +165,7 @@ class Board:
             bar = ProgressBar(total=1.0, completed=self.share_of(phase), width=_BAR)
             told = f"{phase.number}  {sparkline(phase.losses)}"
             grid.add_row(phase.name, bar, self.time_of(phase), told.strip(), style=style)
-        outer = Table.grid()
-        outer.add_row(grid)
-        outer.add_row(f"{self.elapsed}, {self.note}; all lines are in {LOG}", style="dim")
-        return outer
+        return Group(grid, Text(f"{self.elapsed}, {self.note}; all lines are in {LOG}", style="dim"))
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -208,7 +208,8 @@ class Lines:
     def __init__(self, board: Board) -> None:
         self._board, self._seen, self._last = board, dict[str, str](), time.monotonic()
 
-    def __call__(self) -> None:
+    def refresh(self) -> None:
+        """Print what has changed, or that nothing has."""
         board, now = self._board, time.monotonic()
         lines = []
         for phase in board.phases:
@@ -300,10 +301,12 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
                 signal.signal(number, signal.default_int_handler)
-        screen, show = _display(board)
+        from rich.live import Live
+
+        live = Live(get_renderable=board.table, auto_refresh=False) if sys.stdout.isatty() else None
         try:
-            with screen:
-                stopped = _follow(dvc, written, board, show)
+            with live or nullcontext(Lines(board)) as display:
+                stopped = _follow(dvc, written, board, display)
         except BaseException:  # such as a closed pipe
             _interrupt(dvc)
             dvc.wait()
@@ -311,7 +314,7 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
         return dvc.returncode, stopped
 
 
-def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, show: Callable[[], object]) -> bool:
+def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, display: Live | Lines) -> bool:
     """Read what DVC writes until it ends; on Ctrl-C interrupt it, and return True."""
     rest, stopped, ended = b"", False, False
     while not ended:
@@ -324,7 +327,7 @@ def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, show
                 board.end_stage()
             if ended:
                 board.note = "stopped" if stopped else "failed" if dvc.returncode else "done"
-            show()
+            display.refresh()
             time.sleep(0 if ended else _POLL_S)
         except KeyboardInterrupt:
             stopped, board.note = True, "stopping, training saves its state"
@@ -335,15 +338,6 @@ def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, show
 def _interrupt(dvc: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(dvc.pid, signal.SIGINT)
-
-
-def _display(board: Board) -> tuple[Any, Callable[[], object]]:
-    """Return the context to show a run in, and what to call whenever the board has changed."""
-    if not sys.stdout.isatty():
-        return nullcontext(), Lines(board)
-    from rich.live import Live
-
-    return Live(get_renderable=board.table, refresh_per_second=2), lambda: None
 
 
 def closing_lines(params: Params) -> Iterator[str]:

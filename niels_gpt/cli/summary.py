@@ -143,9 +143,9 @@ def summary_lines() -> Iterator[str]:
     yield ""
     beside = {name: table for name, table in read_metrics(layout.SCORES).items() if name in layout.YARDSTICKS}
     rows = (HEAD, *score_rows({**scores, **beside}))
-    widest = max(len(row.held_out) for row in rows)
-    for row in rows:
-        yield f"{row.model:<10}{row.held_out:<{widest}}{row.nats:>14}{row.bits:>14}{row.tokens:>12}"
+    widest = max(len(held_out) for _, held_out, *_ in rows)
+    for model, held_out, nats, bits, tokens in rows:
+        yield f"{model:<10}{held_out:<{widest}}{nats:>14}{bits:>14}{tokens:>12}"
     mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
     yield f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} training tokens, sampled from {mix}"
     models = final_models()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
@@ -210,10 +210,5 @@ class Trackio:
 
 # A tracker knows the last step that it has of a run (-1 without any), and takes points of it.
 Tracker = TensorBoard | MLflow | Wandb | Trackio
-TRACKERS: dict[str, type[Tracker]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-    "wandb": Wandb,
-    "trackio": Trackio,
-}
+TRACKERS: dict[str, type[Tracker]] = {tracker.__name__.lower(): tracker for tracker in get_args(Tracker)}
 Service = StrEnum("Service", list(TRACKERS))  # type: ignore[misc]  # mypy wants literal members

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from niels_gpt.config import TrainConfig
-from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.atomic import write_text
 from niels_gpt.files.checks import Damaged
 
 if TYPE_CHECKING:  # reading a history does not need the training code
@@ -37,8 +37,7 @@ class History:
 
     def write(self, path: Path) -> None:
         """Write JSON that reads back exactly, with the sources in the order of the run."""
-        with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(asdict(self)) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> History:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.data.corpus.mix import Exposure
-from niels_gpt.files.messages import format_duration
+from niels_gpt.files.messages import format_duration, read_text
 from niels_gpt.report.runs import Run
 from niels_gpt.report.tables import BEST, HEAD, MISSING, score_rows
 
@@ -115,9 +115,9 @@ class Training:
 
 def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = "", after: str = "") -> str:
     """Return a page with runs, and HTML before and after them; a live page polls its server for new points."""
-    licence = json.loads(_text(VENDOR / "vendored.json"))["uplot"]["licence_text"]
-    scripts = [f"/*!\n{licence}*/\n{_text(VENDOR / 'uPlot.iife.min.js')}", _text(WEB / "page.js")]
-    style = "\n".join(_text(path) for path in (VENDOR / "uPlot.min.css", WEB / "colours.css", WEB / "page.css"))
+    licence = json.loads(read_text(VENDOR / "vendored.json"))["uplot"]["licence_text"]
+    scripts = [f"/*!\n{licence}*/\n{read_text(VENDOR / 'uPlot.iife.min.js')}", read_text(WEB / "page.js")]
+    style = "\n".join(read_text(path) for path in (VENDOR / "uPlot.min.css", WEB / "colours.css", WEB / "page.css"))
     asks = "'self'" if live else "'none'"
     policy = (
         f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; "
@@ -263,10 +263,6 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]
     for key, value in values.items():
         found += leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
     return found
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -99,8 +99,9 @@ class Run:
         self.points.append(line)
 
 
-def add_lines(runs: list[Run], lines: Iterable[bytes], *, stage: str) -> int:
-    """Add each line's point to its run, creating new runs as needed, and return the number of unreadable lines."""
+def parse_log(lines: Iterable[bytes], *, stage: str) -> tuple[list[Run], int]:
+    """Return the runs that the lines of a stage's log are points of, and the number of unreadable lines."""
+    runs: list[Run] = []
     unread = 0
     for text in lines:
         try:
@@ -114,7 +115,7 @@ def add_lines(runs: list[Run], lines: Iterable[bytes], *, stage: str) -> int:
             same.append(Run(f"{stage}-{line.run[:8]}{again}", stage))
             runs.append(same[-1])
         same[-1].add(line)
-    return unread
+    return runs, unread
 
 
 def read_logs(folder: Path) -> tuple[list[Run], dict[str, int]]:
@@ -147,6 +148,4 @@ def present_runs(runs: Sequence[Run], stages: Sequence[str]) -> list[str]:
 @lru_cache(maxsize=32)
 def _read_log(path: Path, size: int, changed_ns: int) -> tuple[list[Run], int]:
     """Read a log up to its last complete line; one of the same size and time is not read again."""
-    runs: list[Run] = []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return runs, add_lines(runs, lines, stage=path.stem)
+    return parse_log(path.read_bytes().split(b"\n")[:-1], stage=path.stem)

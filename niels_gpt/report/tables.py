@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from niels_gpt.files.checks import Damaged
 from niels_gpt.lr_schedule import scheduled_lr
@@ -97,17 +97,8 @@ def format_samples(sections: Mapping[str, Sequence[tuple[str, str]]]) -> str:
     return "\n".join(parts)
 
 
-class ScoreRow(NamedTuple):
-    """Row of the score table, numbers formatted for display."""
-
-    model: str
-    held_out: str
-    nats: str
-    bits: str
-    tokens: str
-
-
-HEAD = ScoreRow("model", "validation set", "nats/token", "bits per byte", "tokens")
+HEAD = ("model", "validation set", "nats/token", "bits per byte", "tokens")
+ScoreRow = tuple[str, str, str, str, str]  # cells as in HEAD
 
 
 def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[ScoreRow]:
@@ -128,7 +119,7 @@ def _row(model: str, name: str, score: Mapping[str, Any], tokens: int | None, wh
     nats, bits = (
         MISSING if (mean := score.get(f"{key}{which}")) is None else f"{mean:.4f}" for key in ("nats", "bits_per_byte")
     )
-    return ScoreRow(model, name, nats, bits, MISSING if tokens is None else f"{tokens:,}")
+    return model, name, nats, bits, MISSING if tokens is None else f"{tokens:,}"
 
 
 # Metrics and learning curves of a finished run, computed from its history.
