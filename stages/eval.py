@@ -119,9 +119,9 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
     card = card_rows(cards, blind=blind_card(tokenizer), people=people)
     flops = flops_per_token(pretrained, T=T)
     write_json(stage.out(layout.EVALUATED), {"card": card, "flops_per_token": flops, "samples": samples})
-    for model, held_out, nats, bits_per_byte, _ in score_rows(scores):
-        loss = "" if model in YARDSTICKS else f"{nats} nats/token, "
-        stage.say(f"{model} {held_out}: {loss}{bits_per_byte} bits per byte")
+    for name, held_out, nats, bits_per_byte, _ in score_rows(scores):
+        loss = "" if name in YARDSTICKS else f"{nats} nats/token, "
+        stage.say(f"{name} {held_out}: {loss}{bits_per_byte} bits per byte")
     for name, own in values.items():
         stage.say(f"{name} {measured_ability(own).measured}")
 
