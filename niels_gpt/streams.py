@@ -29,18 +29,6 @@ from niels_gpt.data import (
 from niels_gpt.data.hub import HubError
 from niels_gpt.files.atomic import atomic_path, write_json
 
-__all__ = [
-    "BytesSources",
-    "StreamBuildConfig",
-    "build_primer_stream",
-    "build_primer_streams",
-    "build_roam_stream",
-    "build_roam_streams",
-    "build_sources",
-    "build_wiki_stream",
-    "build_wiki_streams",
-]
-
 SEPARATOR = "\n\n"
 ALL_SOURCES = ("wiki", "roam", "primer")
 
@@ -72,11 +60,6 @@ def build_wiki_stream(docs: list[str], *, sep: str) -> bytes:
     return sep.join(docs).encode("utf-8")
 
 
-def build_roam_stream(docs: list[str], *, sep: str) -> bytes:
-    """Return the documents joined with `sep`, in UTF-8."""
-    return sep.join(docs).encode("utf-8")
-
-
 def build_primer_stream(text: str) -> bytes:
     """Return the text unchanged, in UTF-8."""
     return text.encode("utf-8")
@@ -87,9 +70,8 @@ def build_wiki_streams(docs_train: list[str], docs_val: list[str]) -> tuple[byte
     return build_wiki_stream(docs_train, sep=SEPARATOR), build_wiki_stream(docs_val, sep=SEPARATOR)
 
 
-def build_roam_streams(docs_train: list[str], docs_val: list[str]) -> tuple[bytes, bytes]:
-    """Return the (train, val) streams with the default separator."""
-    return build_roam_stream(docs_train, sep=SEPARATOR), build_roam_stream(docs_val, sep=SEPARATOR)
+# Documents of both sources are joined alike.
+build_roam_stream, build_roam_streams = build_wiki_stream, build_wiki_streams
 
 
 def build_primer_streams(text_train: str, text_val: str) -> tuple[bytes, bytes]:
@@ -140,12 +122,12 @@ def build_sources(cfg: StreamBuildConfig, *, T: int | None = None) -> tuple[Byte
 
 
 def _describe_wiki(cfg: StreamBuildConfig) -> _Splits:
-    every, described, sep = load_wikitext(), _Splits(), cfg.doc_separator
-    for split in ("train", "val"):
-        docs = every[split]
-        meta = {"n_docs": len(docs), "total_chars": sum(map(len, docs)), "sep": sep}
-        described[split] = meta, partial(build_wiki_stream, docs, sep=sep)
-    return described
+    def described(docs: list[str]) -> tuple[dict[str, Any], Callable[[], bytes]]:
+        meta = {"n_docs": len(docs), "total_chars": sum(map(len, docs)), "sep": cfg.doc_separator}
+        return meta, partial(build_wiki_stream, docs, sep=cfg.doc_separator)
+
+    every = load_wikitext()
+    return {split: described(every[split]) for split in ("train", "val")}
 
 
 def _describe_roam(cfg: StreamBuildConfig) -> _Splits:

@@ -5,35 +5,26 @@ For use without the pipeline, whose stages share the lower-level functions (chat
 
 from __future__ import annotations
 
-import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
+from niels_gpt.cache.formats import TOKEN_DTYPE, read_offsets, write_token_file
 from niels_gpt.cache.meta import write_meta
 from niels_gpt.cache.token_parts import describe_chats, describe_tokenizer, encode_documents, write_sft_files
 from niels_gpt.cache.windows import TokenFile
 from niels_gpt.chat_template import Message, chat_renderer
-from niels_gpt.data.corpus.split import split_groups, split_rows
-from niels_gpt.files.atomic import atomic_path, discard
+from niels_gpt.data.corpus.split import split_groups
+from niels_gpt.files.atomic import atomic_path
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.tokenizers import copy_tokenizer, tokenizer_file, write_tokenizer_meta
 from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
-
-__all__ = [
-    "Message",
-    "build_pretrain_cache",
-    "build_sft_cache",
-    "build_split_cache",
-    "keep_tokenizer",
-    "write_unbuilt_cache",
-]
 
 
 class ShardWriter:
@@ -148,29 +139,27 @@ def build_sft_cache(
     The split needs the number of examples, so the whole stream is first written to a temporary file, not to memory.
     """
     chat, dtype = chat_renderer(tokenizer), token_dtype(tokenizer.vocab_size)
-    names: list[str] = []
+    split_units: list[Hashable] = []  # the group of each example; without groups, every example is its own
 
     def rendered() -> Iterator[np.ndarray]:
-        pairs = ((example, None) for example in examples) if groups is None else zip(examples, groups, strict=True)
-        for example, group in pairs:
-            if group is not None:
-                names.append(sys.intern(group))
+        for example, unit in zip(examples, count() if groups is None else groups, strict=groups is not None):
+            split_units.append(unit)
             yield np.array(chat.example(example), dtype=dtype)
 
-    with _folder(out_dir) as folder:
+    with atomic_path(out_dir) as folder:
+        folder.mkdir()
         every = (folder / "all_tokens.bin", folder / "all_idx.npy")
-        count, tokens = write_token_file(*every, rendered(), dtype=dtype)
+        _, tokens = write_token_file(*every, rendered(), dtype=dtype)
         if not tokens:
             raise ValueError(f"{source_name or out_dir} has no chats: nothing to build a cache of")
-        if groups is None:
-            train, val = split_rows(count, val_frac=val_frac, seed=seed)
-        else:
-            train, val = split_groups(names, val_frac=val_frac, seed=seed)
-        ids, starts = TokenFile.whole(every[0], dtype), np.load(every[1])
-        ends = np.append(starts[1:], len(ids))
+        ids, (starts, lengths) = TokenFile.whole(every[0], dtype), read_offsets(every[1], tokens=tokens)
+        train, val = split_groups(split_units, val_frac=val_frac, seed=seed)
         totals = write_sft_files(
             folder,
-            {split: (ids[starts[i] : ends[i]] for i in rows) for split, rows in (("train", train), ("val", val))},
+            {
+                split: (ids[starts[i] : starts[i] + lengths[i]] for i in rows)
+                for split, rows in (("train", train), ("val", val))
+            },
             chat=chat,
             T=T,
             dtype=dtype,
@@ -213,7 +202,8 @@ def _shards(
     out_dir: str | Path, tokenizer: Tokenizer, shard_bytes: int, **facts: Any
 ) -> Iterator[dict[str, ShardWriter]]:
     """Yield writers of the splits "train" and "val"; at the end write offsets and meta.json, and publish the folder."""
-    with _folder(out_dir) as folder:
+    with atomic_path(out_dir) as folder:
+        folder.mkdir()
         dtype = token_dtype(tokenizer.vocab_size)
         writers = {name: ShardWriter(folder / name, shard_bytes=shard_bytes, dtype=dtype) for name in ("train", "val")}
         yield writers
@@ -230,7 +220,7 @@ def keep_tokenizer(source: str | Path, out_dir: str | Path) -> Tokenizer:
     if file.parent.resolve() == out.resolve():
         return load_tokenizer(out) if (out / "meta.json").is_file() else write_tokenizer_meta(out)
     vocab_size = load_tokenizer(file).vocab_size  # of one that can be read, before it replaces another
-    with _folder(out) as folder:
+    with atomic_path(out) as folder:
         copy_tokenizer(file, folder, vocab_size=vocab_size)
     return load_tokenizer(out)
 
@@ -250,12 +240,3 @@ def _shuffled(texts: Iterable[str], buffer_size: int, seed: int) -> Iterator[str
         buffer[place] = text
     for place in torch.randperm(len(buffer), generator=generator).tolist():
         yield buffer[place]
-
-
-@contextmanager
-def _folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `path` at the end, so that shards of two builds never mix."""
-    with atomic_path(path) as temporary:
-        discard(temporary)  # left by a killed process with the same process id
-        temporary.mkdir()
-        yield temporary

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import tee
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,9 @@ from niels_gpt.data import dolly, fineweb_edu, gutenberg, oasst1, wikitext
 from niels_gpt.data.hub import HubError
 from niels_gpt.data.readers.files import decode_text, read_bytes
 from niels_gpt.data.roam import list_roam_paths, split_roam_paths
-from niels_gpt.data.types import ChatSample, PretrainSample
+from niels_gpt.data.types import ChatSample
+
+_NAMES = {"fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1"}
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -33,7 +36,7 @@ def _group() -> None:
 
 
 @app.command()
-def build_all(  # noqa: PLR0915, PLR0917 (typer makes each a flag)
+def build_all(  # noqa: PLR0917 (typer makes each a flag)
     cache_dir: Annotated[Path, typer.Option(help="where the caches go")] = Path("cache"),
     seed: int = 42,
     tokenizer: Annotated[
@@ -74,49 +77,38 @@ def build_all(  # noqa: PLR0915, PLR0917 (typer makes each a flag)
 
     An unavailable gutenberg is not a failure: its meta.json then has the status "not built".
     """
+    if unknown := sorted(set(only or []) - _NAMES):
+        raise typer.BadParameter(f"--only knows {sorted(_NAMES)}, not {unknown}")
+    try:
+        chosen = keep_tokenizer(tokenizer or cache_dir / "tokenizer", cache_dir / "tokenizer")
+    except (ValueError, OSError) as error:
+        typer.echo(f"ERROR: {error}", err=True)
+        raise typer.Exit(1) from None
 
-    def build_fineweb_edu(out: Path) -> None:
-        pages = fineweb_edu.iter_fineweb_edu(
-            path=fineweb_dataset,
-            name=fineweb_config,
-            split=fineweb_split,
-            shuffle_buffer_size=shuffle_buffer,
-            **streamed,
-        )
-        build_stream(fineweb_dataset, pages, out, max_train_tokens, max_val_tokens, config=fineweb_config)
+    # Nothing is read before a builder asks for it.
+    read: dict[str, Any] = {"streaming": streaming, "shuffle": shuffle, "seed": seed}
+    pages = fineweb_edu.iter_fineweb_edu(
+        path=fineweb_dataset,
+        name=fineweb_config,
+        split=fineweb_split,
+        shuffle_buffer_size=shuffle_buffer,
+        **read,
+    )
+    books = gutenberg.iter_gutenberg(
+        dataset_id=gutenberg_dataset,
+        split=gutenberg_split,
+        shuffle_buffer_size=gutenberg_shuffle_buffer,
+        **read,
+    )
+    chats = dolly.iter_dolly_sft(path=dolly_dataset, split=dolly_split, seed=seed, include_system=include_system)
+    threads = oasst1.iter_oasst1_sft(
+        path=oasst1_dataset, split=oasst1_split, seed=seed, english_only=english_only, max_messages=max_messages
+    )
+    threads, again = tee(threads)  # consumed in lockstep, so tee buffers one thread at most
 
-    def build_gutenberg(out: Path) -> None:
-        books = gutenberg.iter_gutenberg(
-            dataset_id=gutenberg_dataset,
-            split=gutenberg_split,
-            shuffle_buffer_size=gutenberg_shuffle_buffer,
-            **streamed,
-        )
-        build_stream(gutenberg_dataset, books, out, gutenberg_train_tokens, gutenberg_val_tokens)
-
-    def build_stream(
-        name: str, samples: Iterable[PretrainSample], out: Path, train: int, val: int, *, config: str | None = None
-    ) -> None:
-        build_pretrain_cache(
-            (sample.text for sample in samples),
-            out,
-            max_train_tokens=train,
-            max_val_tokens=val,
-            shuffle_buffer=None,  # the samples are shuffled
-            source_name=dataset_label(name),
-            source_config=config,
-            streaming=streaming,
-            **common,
-        )
-
-    def build_wikitext(out: Path) -> None:
-        def texts(split: str) -> Iterator[str]:
-            lines = wikitext.iter_wikitext(path=wikitext_dataset, config=wikitext_config, split=split)
-            return (article.text for article in wikitext.iter_articles(lines))
-
-        given = {split: texts(split) for split in ("train", "val")}
-        label, options = dataset_label(wikitext_dataset), {**common, "seed": None}
-        build_split_cache(given, out, source_name=label, source_config=wikitext_config, **options)
+    def articles(split: str) -> Iterator[str]:
+        lines = wikitext.iter_wikitext(path=wikitext_dataset, config=wikitext_config, split=split)
+        return (article.text for article in wikitext.iter_articles(lines))
 
     def build_roam(out: Path) -> None:
         train, val = split_roam_paths(list_roam_paths(roam_root), val_frac=roam_val_frac, seed=seed)
@@ -126,47 +118,46 @@ def build_all(  # noqa: PLR0915, PLR0917 (typer makes each a flag)
         }
         build_split_cache(texts, out, source_name="roam", split_rule=f"by file, val_frac {roam_val_frac}", **common)
 
-    def build_dolly15k(out: Path) -> None:
-        chats = dolly.iter_dolly_sft(path=dolly_dataset, split=dolly_split, seed=seed, include_system=include_system)
-        build_sft(dolly_dataset, chats, out, groups=None)
-
-    def build_oasst1(out: Path) -> None:
-        threads = oasst1.iter_oasst1_sft(
-            path=oasst1_dataset, split=oasst1_split, seed=seed, english_only=english_only, max_messages=max_messages
-        )
-        threads, again = tee(threads)  # consumed in lockstep, so tee buffers one thread at most
-        build_sft(oasst1_dataset, threads, out, groups=(thread.meta["message_tree_id"] for thread in again))
-
-    def build_sft(name: str, chats: Iterable[ChatSample], out: Path, *, groups: Iterable[str] | None) -> None:
-        build_sft_cache(
-            ([vars(message) for message in chat.messages] for chat in chats),
-            out,
-            tokenizer=chosen,
-            val_frac=sft_val_frac,
-            seed=seed,
-            source_name=dataset_label(name),
-            T=sft_context,
-            groups=groups,
-        )
-
-    builders = {
-        "pretrain/fineweb_edu": build_fineweb_edu,
-        "pretrain/roam": build_roam,
-        "pretrain/wikitext": build_wikitext,
-        "pretrain/gutenberg": build_gutenberg,
-        "sft/dolly15k": build_dolly15k,
-        "sft/oasst1": build_oasst1,
-    }
-    known = {Path(name).name for name in builders}
-    if unknown := sorted(set(only or []) - known):
-        raise typer.BadParameter(f"--only knows {sorted(known)}, not {unknown}")
-    try:
-        chosen = keep_tokenizer(tokenizer or cache_dir / "tokenizer", cache_dir / "tokenizer")
-    except (ValueError, OSError) as error:
-        typer.echo(f"ERROR: {error}", err=True)
-        raise typer.Exit(1) from None
     common: dict[str, Any] = {"tokenizer": chosen, "shard_bytes": shard_bytes, "seed": seed}
-    streamed: dict[str, Any] = {"streaming": streaming, "shuffle": shuffle, "seed": seed}
+    stream = {**common, "streaming": streaming, "shuffle_buffer": None}  # the samples are shuffled
+    sft: dict[str, Any] = {"tokenizer": chosen, "val_frac": sft_val_frac, "seed": seed, "T": sft_context}
+    builders: dict[str, Callable[[Path], None]] = {
+        "pretrain/fineweb_edu": partial(
+            build_pretrain_cache,
+            (page.text for page in pages),
+            max_train_tokens=max_train_tokens,
+            max_val_tokens=max_val_tokens,
+            source_name=dataset_label(fineweb_dataset),
+            source_config=fineweb_config,
+            **stream,
+        ),
+        "pretrain/roam": build_roam,
+        "pretrain/wikitext": partial(
+            build_split_cache,
+            {split: articles(split) for split in ("train", "val")},
+            source_name=dataset_label(wikitext_dataset),
+            source_config=wikitext_config,
+            **{**common, "seed": None},
+        ),
+        "pretrain/gutenberg": partial(
+            build_pretrain_cache,
+            (book.text for book in books),
+            max_train_tokens=gutenberg_train_tokens,
+            max_val_tokens=gutenberg_val_tokens,
+            source_name=dataset_label(gutenberg_dataset),
+            **stream,
+        ),
+        "sft/dolly15k": partial(
+            build_sft_cache, map(_messages, chats), source_name=dataset_label(dolly_dataset), **sft
+        ),
+        "sft/oasst1": partial(
+            build_sft_cache,
+            map(_messages, threads),
+            groups=(thread.meta["message_tree_id"] for thread in again),
+            source_name=dataset_label(oasst1_dataset),
+            **sft,
+        ),
+    }
     failed = []
     for name, build in builders.items():
         if only and Path(name).name not in only:
@@ -175,7 +166,7 @@ def build_all(  # noqa: PLR0915, PLR0917 (typer makes each a flag)
             build(cache_dir / name)
             typer.echo(f"{name}: built")
         except (ValueError, OSError, RuntimeError) as error:
-            if build is build_gutenberg and isinstance(error, HubError):
+            if name == "pretrain/gutenberg" and isinstance(error, HubError):
                 write_unbuilt_cache(cache_dir / name, source_name=dataset_label(gutenberg_dataset), **common)
                 typer.echo(f"{name}: not built: {error}", err=True)
             else:
@@ -184,6 +175,10 @@ def build_all(  # noqa: PLR0915, PLR0917 (typer makes each a flag)
     if failed:
         typer.echo(f"ERROR: {len(failed)} caches were not built: {', '.join(failed)}", err=True)
         raise typer.Exit(1)
+
+
+def _messages(chat: ChatSample) -> list[dict[str, str]]:
+    return [vars(message) for message in chat.messages]
 
 
 if __name__ == "__main__":

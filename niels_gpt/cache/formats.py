@@ -13,20 +13,19 @@ from niels_gpt.tokenizer.vocabulary import token_dtype
 
 ANSWER_IDS = "answer_ids"  # key, in a meta.json of chats, of the ids before and after an answer
 TOKEN_DTYPE = np.dtype("<u2")  # of every vocabulary up to 65,536 entries
-_DTYPE_NAMES: dict[np.dtype, str] = {TOKEN_DTYPE: "uint16-le", np.dtype("<u4"): "uint32-le"}
+_DTYPES = {"uint16-le": TOKEN_DTYPE, "uint32-le": np.dtype("<u4")}
 
 
 def dtype_name(vocab_size: int) -> str:
     """Return the name of the id type for a meta.json."""
-    return _DTYPE_NAMES[token_dtype(vocab_size)]
+    return f"{token_dtype(vocab_size).name}-le"
 
 
 def named_dtype(name: str) -> np.dtype:
     """Return the id type that a meta.json names."""
-    for dtype, known in _DTYPE_NAMES.items():
-        if known == name:
-            return dtype
-    raise ValueError(f"unknown token_dtype {name!r}; known: {', '.join(_DTYPE_NAMES.values())}")
+    if name not in _DTYPES:
+        raise ValueError(f"unknown token_dtype {name!r}; known: {', '.join(_DTYPES)}")
+    return _DTYPES[name]
 
 
 def write_token_file(

@@ -25,6 +25,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_beside(path)
+    discard(temporary)  # left by a killed process with the same process id
     try:
         yield temporary
         publish(temporary, path)
@@ -94,5 +95,4 @@ def json_text(value: Any) -> str:
 
 def write_json(path: str | Path, value: Any) -> None:
     """Write a JSON file atomically, in the layout of `json_text`."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json_text(value), encoding="utf-8")
+    write_text(path, json_text(value))
