@@ -206,6 +206,6 @@ def test_every_bad_file_of_a_mix_is_listed_at_once(tmp_path: Path) -> None:
 def test_token_files_of_a_bucket_are_read_from_copies_and_others_where_they_are(tmp_path: Path) -> None:
     stores = {"far": Store("s3://bucket/tokens"), "near": Store(str(tmp_path / "store"))}
     places = Places(tmp_path / "beside", stores, copies=tmp_path / "copies")
-    assert places.path("own", None, "a.bin") == tmp_path / "beside/own/a.bin"
-    assert places.path("near", "run", "a.bin") == tmp_path / "store/run/a.bin"
-    assert places.path("far", "run", "a.bin") == tmp_path / "copies/run/a.bin"
+    assert places.folder("own", {}) == (Store(f"{tmp_path}/beside/own"), tmp_path / "beside/own")
+    assert places.folder("near", {"at": "run"}) == (Store(f"{tmp_path}/store/run"), tmp_path / "store/run")
+    assert places.folder("far", {"at": "run"}) == (Store("s3://bucket/tokens/run"), tmp_path / "copies/run")

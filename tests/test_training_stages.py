@@ -31,6 +31,7 @@ from niels_gpt.eval.card import measure_card
 from niels_gpt.eval.chats import score_chats
 from niels_gpt.eval.generations import generate_reply, held_out_replies, known_words
 from niels_gpt.eval.held_out import evaluate, score_stream
+from niels_gpt.files import checks
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.files.checks import Damaged, list_files, sha256_file
 from niels_gpt.files.ranks import Ranks
@@ -566,10 +567,11 @@ def test_ranks_of_a_stage_share_the_files_that_are_hashed(
 ) -> None:
     """Each listed file is hashed by one of the ranks; they run up to where they would train together."""
     hashed: list[str] = []
-    real = windows.file_problem
-    monkeypatch.setattr(
-        windows, "file_problem", lambda path, **listed: hashed.append(str(path)) or real(path, **listed)
-    )
+    real = checks.file_problem
+    for module in (checks, windows):
+        monkeypatch.setattr(
+            module, "file_problem", lambda path, **listed: hashed.append(str(path)) or real(path, **listed)
+        )
     monkeypatch.setattr(splice, "choose", lambda store, settings: ([0], "it is the first"))
     monkeypatch.setattr(splice, "describe_plan", lambda summary, names: sys.exit(0))
     for module in (train, sft):

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, named_dtype, read_offsets
-from niels_gpt.cache.windows import Listed, TokenFile, check_files
+from niels_gpt.cache.windows import TokenFile, raise_problems
 from niels_gpt.chat_template import supervised
-from niels_gpt.files.checks import described_by, read_meta
+from niels_gpt.files.checks import changed_files, described_by, read_meta
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.tokenizer.vocabulary import token_dtype
@@ -74,13 +74,10 @@ class SFTExampleDataset:
 
         Rows are padded with `eot_id`. y_masked is y with IGNORE_INDEX at all positions but the assistant's.
         """
-        ids, learned = self._read(rows)
-        sequence = np.full((len(rows), self._T + 1), self._eot, dtype=np.int64)
-        sequence[:, : ids.shape[1]] = ids
-        masked = np.full_like(sequence, IGNORE_INDEX)
-        masked[:, : ids.shape[1]][learned] = ids[learned]
-        whole, targets = torch.from_numpy(sequence).to(self._device), torch.from_numpy(masked).to(self._device)
-        return whole[:, :-1], whole[:, 1:], targets[:, 1:]
+        ids, learned = self._read(rows, width=self._T + 1)
+        sequence = torch.from_numpy(ids.astype(np.int64)).to(self._device)
+        masked = sequence.where(torch.from_numpy(learned).to(self._device), IGNORE_INDEX)
+        return sequence[:, :-1], sequence[:, 1:], masked[:, 1:]
 
     def targets(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of supervised targets of each of these examples, without building tensors."""
@@ -106,16 +103,15 @@ class SFTExampleDataset:
 
     def answered(self) -> SFTExampleDataset:
         """Return the dataset without the examples that have no supervised target within T+1 tokens."""
-        rows, kept = np.arange(len(self)), copy(self)
-        counts = [self.targets(rows[first : first + _ROWS_AT_ONCE]) for first in range(0, len(rows), _ROWS_AT_ONCE)]
-        there = np.concatenate([np.empty(0, dtype=np.int64), *counts]) > 0
+        some = np.array_split(np.arange(len(self)), 1 + len(self) // _ROWS_AT_ONCE)
+        there, kept = np.concatenate([self.targets(rows) for rows in some]) > 0, copy(self)
         kept._starts, kept._lengths, kept.lengths = self._starts[there], self._lengths[there], self.lengths[there]
         return kept
 
-    def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ids `(B, n)`, n being the longest example's length, and the mask of supervised tokens."""
+    def _read(self, rows: np.ndarray, *, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return ids `(B, width)` and the mask of supervised tokens; the default width is the longest example's."""
         lengths = self.lengths[rows]
-        inside = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+        inside = np.arange(width or int(lengths.max(initial=0))) < lengths[:, None]
         ids = np.full(inside.shape, self._eot, dtype=self._tokens.dtype)
         ids[inside] = np.concatenate((np.empty(0, dtype=ids.dtype), *map(self.document, rows.tolist())))
         return ids, supervised(ids, asst_id=self._asst, eot_id=self._end) & inside
@@ -166,8 +162,7 @@ def open_chats(
         mix = read_meta(path)
         sources = {name: mix["sources"][name] for name in names}
         files = [file for source in sources.values() for file in source["files"]]
-        listed = [Listed(file["path"], root / file["path"], file["bytes"], file["sha256"]) for file in files]
-        check_files(listed, ranks=ranks)
+        raise_problems(changed_files(ranks.files(files), root=root), ranks=ranks)
         asst_id, end_id = answer_ids(mix) if sources else (None, None)
 
         def dataset(name: str, split: str, device: str) -> SFTExampleDataset:

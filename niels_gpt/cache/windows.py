@@ -165,22 +165,26 @@ def split_targets(rows: torch.Tensor, *, device: str) -> tuple[torch.Tensor, tor
 
 @dataclass(frozen=True)
 class Listed:
-    """File entry of a manifest: where it is, its size in bytes and its hash.
+    """File entry of a manifest: its store and name there, its size in bytes and its hash.
 
-    `place` is the full path or URL. For a file in a bucket, `store` is set and `path` is where its local copy goes.
+    `path` is where it is read: the file itself, or a local copy if the store is a bucket.
     """
 
-    place: str
+    store: Store
+    file: str
     path: Path
     bytes: int
     sha256: str
-    store: Store | None = None
+
+    @property
+    def place(self) -> str:
+        return self.store.place(self.file)
 
     def problem(self) -> str | None:
         """Return what is wrong with the file, or None; copy it from its bucket first if there is no local copy."""
-        if self.store is not None and not self.path.is_file():
+        if self.store.is_remote and not self.path.is_file():
             with suppress(FileNotFoundError):
-                self.store.fetch(self.place.removeprefix(self.store.place("")), self.path)
+                self.store.fetch(self.file, self.path)
         return file_problem(self.path, size=self.bytes, sha256=self.sha256)
 
 
@@ -188,30 +192,23 @@ class Listed:
 class Places:
     """Locations of the token files of all sources.
 
-    A source has a folder of its own below `beside`, or lies in its store under the name `at` from its manifest. Files
-    of a bucket are copied to `copies`.
+    A source has a folder of its own below `beside`, or lies in its store under the name "at" of its manifest. Files of
+    a bucket are copied to `copies`.
     """
 
     beside: Path
     stores: Mapping[str, Store] = field(default_factory=dict)
     copies: Path = Path()
 
-    def folder(self, source: str, at: str | None) -> Store:
-        """Return the store that holds the files a manifest lists."""
+    def folder(self, source: str, manifest: Mapping[str, Any]) -> tuple[Store, Path]:
+        """Return the store with the files that a manifest lists, and the local folder in which they are read."""
+        at = manifest.get("at")
         if at is None:
-            return Store(str(self.beside / source))
+            return Store(str(self.beside / source)), self.beside / source
         if source not in self.stores:
             raise ValueError(f"the tokens of {source} lie in a store, under {at}: name the store in runtime.stores")
-        return self.stores[source].below(at)
-
-    def path(self, source: str, at: str | None, file: str) -> Path:
-        folder = self.folder(source, at)
-        return self.copies / str(at) / file if folder.is_remote else folder.path(file)
-
-    def listed(self, source: str, at: str | None, file: Mapping[str, Any]) -> Listed:
-        folder, path = self.folder(source, at), self.path(source, at, file["file"])
-        store = folder if folder.is_remote else None
-        return Listed(folder.place(file["file"]), path, file["bytes"], file["sha256"], store)
+        store = self.stores[source].below(at)
+        return store, self.copies / at if store.is_remote else store.path("")
 
 
 @dataclass(frozen=True)
@@ -236,9 +233,9 @@ def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks
         check_files(list(listed_files(sources, places, documents=documents)), ranks=ranks)
 
         def stream(name: str, split: str) -> TokenStream:
-            at, parts = sources[name].get("at"), sources[name][split]["parts"]
-            files = [TokenFile(str(places.path(name, at, part["file"])), part["tokens"], dtype) for part in parts]
-            offsets = [OffsetFile(str(places.path(name, at, part["offsets"]["file"]))) for part in parts]
+            (_, folder), parts = places.folder(name, sources[name]), sources[name][split]["parts"]
+            files = [TokenFile(str(folder / part["file"]), part["tokens"], dtype) for part in parts]
+            offsets = [OffsetFile(str(folder / part["offsets"]["file"])) for part in parts]
             return TokenStream(files, documents=offsets if documents else None)
 
         return Mix(
@@ -250,13 +247,13 @@ def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks
 
 
 def check_files(files: Sequence[Listed], *, ranks: Ranks = ALONE) -> None:
-    """Raise `Damaged`, naming every file that is missing or has changed.
+    """Raise `Damaged`, naming every file that is missing or has changed; each rank reads its share of the files."""
+    raise_problems({file.place: problem for file in ranks.files(files) if (problem := file.problem())}, ranks=ranks)
 
-    Each rank reads its share of the files; all ranks raise the same error.
-    """
-    own = ranks.files(files)
-    found = ranks.exchange({file.place: problem for file in own if (problem := file.problem())})
-    bad = {place: problem for one in found for place, problem in one.items()}
+
+def raise_problems(own: Mapping[str, str], *, ranks: Ranks) -> None:
+    """Raise the same `Damaged` on all ranks if any of them found a problem, given as {file: problem}."""
+    bad = {place: problem for found in ranks.exchange(own) for place, problem in found.items()}
     if bad:
         first, *others = bad
         raise Damaged(first, f"differs from what the mix was made of: {name_all(bad)}", others=others)
@@ -265,17 +262,19 @@ def check_files(files: Sequence[Listed], *, ranks: Ranks = ALONE) -> None:
 def listed_files(sources: Mapping[str, Any], places: Places, *, documents: bool) -> Iterator[Listed]:
     """Yield the token files of all sources, and with `documents` also their offset files."""
     for name, source in sources.items():
+        store, folder = places.folder(name, source)
         for part in (part for split in ("train", "val") for part in source[split]["parts"]):
             for file in (part, part["offsets"]) if documents else (part,):
-                yield places.listed(name, source.get("at"), file)
+                yield Listed(store, file["file"], folder / file["file"], file["bytes"], file["sha256"])
 
 
 def train_files(
     source: str, manifest: Mapping[str, Any], *, places: Places, vocab_size: int
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (local path, all ids) of each training file of a source."""
+    _, folder = places.folder(source, manifest)
     for part in manifest["train"]["parts"]:
-        path = places.path(source, manifest.get("at"), part["file"])
+        path = folder / part["file"]
         yield str(path), TokenFile.whole(path, token_dtype(vocab_size))[:]
 
 
@@ -288,12 +287,11 @@ class TokenStore:
     def __init__(
         self, source: str, manifest: Mapping[str, Any], *, places: Places, ranks: Ranks = ALONE, split: str = "train"
     ) -> None:
-        files = list(listed_files({source: manifest}, places, documents=True))
-        check_files(files, ranks=ranks)
-        parts, at, dtype = manifest[split]["parts"], manifest.get("at"), token_dtype(manifest["vocab_size"])
-        self._tokens = [TokenFile.whole(places.path(source, at, part["file"]), dtype) for part in parts]
+        check_files(list(listed_files({source: manifest}, places, documents=True)), ranks=ranks)
+        (_, folder), parts = places.folder(source, manifest), manifest[split]["parts"]
+        self._tokens = [TokenFile.whole(folder / part["file"], token_dtype(manifest["vocab_size"])) for part in parts]
         offsets = [
-            read_offsets(places.path(source, at, part["offsets"]["file"]), tokens=len(tokens))
+            read_offsets(folder / part["offsets"]["file"], tokens=len(tokens))
             for part, tokens in zip(parts, self._tokens, strict=True)
         ]
         self._starts = [starts for starts, _ in offsets]

@@ -120,10 +120,8 @@ def _listed(params: Params) -> Iterator[StoredFile]:
         if path.is_file():
             manifest = read_meta(path)
             with described_by(path):
-                tokens = places.folder(name, manifest.get("at"))
                 for file in listed_files({name: manifest}, places, documents=True):
-                    below = file.place.removeprefix(tokens.place(""))
-                    yield StoredFile(tokens, below, file.bytes, file.sha256, f"tokenize@{name}")
+                    yield StoredFile(file.store, file.file, file.bytes, file.sha256, f"tokenize@{name}")
 
 
 def _named() -> Iterator[str]:
