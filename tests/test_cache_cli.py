@@ -136,7 +136,7 @@ def test_the_tokenizer_lies_in_the_layout(data: Path) -> None:
 
 
 def test_without_a_tokenizer_nothing_is_built(data: Path) -> None:
-    write_json(data.parent / "runes/tokenizer.json", describe(ByteTokenizer(), "runes"))
+    write_json(data.parent / "runes/tokenizer.json", {**describe(ByteTokenizer()), "kind": "runes"})
     for folder, sentence in (("nowhere", "holds no tokenizer"), ("runes", "of kind 'runes'")):
         done = build(data, tokenizer=data.parent / folder)
         assert done.exit_code == 1

@@ -13,7 +13,7 @@ from niels_gpt.tokenizer.vocabulary import token_dtype
 
 ANSWER_IDS = "answer_ids"  # key, in a meta.json of chats, of the ids before and after an answer
 TOKEN_DTYPE = np.dtype("<u2")  # of every vocabulary up to 65,536 entries
-_DTYPES = {"uint16-le": TOKEN_DTYPE, "uint32-le": np.dtype("<u4")}
+_DTYPES: dict[str, np.dtype] = {"uint16-le": TOKEN_DTYPE, "uint32-le": np.dtype("<u4")}
 
 
 def dtype_name(vocab_size: int) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from niels_gpt.files.checks import Damaged, read_meta
-from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, Pieces, Tokenizer, token_dtype
+from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, Tokenizer, token_dtype
 
 if TYPE_CHECKING:
     from niels_gpt.config import Renderer
@@ -32,7 +32,7 @@ def byte_alphabet() -> list[str]:
     return [chr(byte if byte in visible else next(others)) for byte in range(BYTE_VALUES)]
 
 
-class HFTokenizer(Pieces):
+class HFTokenizer(Tokenizer):
     """Byte-level BPE of a tokenizer.json; ids equal those of the `tokenizers` package for text without control tokens.
 
     Added tokens ("<|im_start|>") never come from text: the text is encoded by a copy of the tokenizer without them.
@@ -41,6 +41,9 @@ class HFTokenizer(Pieces):
     left out for that: text that is not in NFC gets other ids than in transformers. Vocabularies such as SmolLM2's lack
     bytes that were not in their training text, and `tokenizers` would drop these; see `_StandIns`.
     """
+
+    kind = "hf"
+    model_path: str
 
     def __init__(self, path: str | Path, *, vocab_size: int | None = None) -> None:
         """Read tokenizer.json; `vocab_size` is that of the model, which may have unused entries at the end."""
@@ -91,14 +94,7 @@ class HFTokenizer(Pieces):
         """Return the ids of "eot" (between documents) and, for ChatML, of "im_start" and "im_end"."""
         return dict(self._special)
 
-    def encode(self, text: str) -> list[int]:
-        return self._encoded([text])[0]
-
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        dtype = token_dtype(self.vocab_size)
-        return [np.array(ids, dtype=dtype) for ids in self._encoded(texts)]
-
-    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text; all parts of all texts are encoded in one call, without the GIL."""
         cut = [self._stand_ins.cut(text) for text in texts]
         plain = [part for parts in cut for part in parts[::2]]
@@ -108,7 +104,7 @@ class HFTokenizer(Pieces):
             ids: list[int] = []
             for number, part in enumerate(parts):
                 ids += self._stand_ins.encode(part) if number % 2 else next(encoded).ids
-            rows.append(ids)
+            rows.append(np.array(ids, dtype=token_dtype(self.vocab_size)))
         return rows
 
     def named_id(self, key: str) -> int | None:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import numpy as np
 from niels_gpt.files.atomic import json_text, write_json
 from niels_gpt.files.checks import Damaged, read_meta, sha256_file
 from niels_gpt.tokenizer.pretrained import BESIDE, HFTokenizer
-from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_NAMES, SPECIAL_TOKENS, Pieces, Tokenizer
+from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_NAMES, SPECIAL_TOKENS, Tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -98,17 +98,16 @@ def decode(ids: torch.Tensor) -> str:
     return bytes(values).decode("utf-8", errors="replace")
 
 
-class ByteTokenizer(Pieces):
+class ByteTokenizer(Tokenizer):
     """Tokenizer of 256 byte values and the four chat tokens: V = 260."""
+
+    kind = "byte"
 
     def __init__(self) -> None:
         super().__init__([*(bytes([value]) for value in range(BYTE_VALUES)), *(b"" for _ in SPECIAL_TOKENS)])
 
     def special_token_ids(self) -> dict[str, int]:
         return {name: BYTE_VALUES + i for i, name in enumerate(SPECIAL_NAMES)}
-
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode("utf-8"))
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.frombuffer(text.encode("utf-8"), np.uint8).astype("<u2") for text in texts]
@@ -120,7 +119,7 @@ PART_CHARACTERS = 256
 PARTS = re.compile(f"{SPACE_MARK}|[^{SPACE_MARK}]{{1,{PART_CHARACTERS}}}(?= )|[^{SPACE_MARK}]{{1,{PART_CHARACTERS}}}")
 
 
-class SentencePieceTokenizer(Pieces):
+class SentencePieceTokenizer(Tokenizer):
     """Tokenizer of a trained SentencePiece model; its four chat tokens are control symbols, so no text encodes to them.
 
     Lossless: `decode(encode(text)) == text` for every text that UTF-8 can represent. SentencePiece writes a space as
@@ -130,6 +129,8 @@ class SentencePieceTokenizer(Pieces):
     probability: "1000" could be split differently at different positions of a text, or by other libraries. So a text
     is encoded in parts so short that sums of the scores, as `train_sentencepiece` rounds them, are exact.
     """
+
+    kind = "sentencepiece"
 
     def __init__(self, model_path: str | Path) -> None:
         import sentencepiece
@@ -150,24 +151,21 @@ class SentencePieceTokenizer(Pieces):
         ids = [int(self._spm.PieceToId(token)) for token in SPECIAL_TOKENS]
         return dict(zip(SPECIAL_NAMES, ids, strict=True))
 
-    def encode(self, text: str) -> list[int]:
-        return list(next(self._encoded([text])))
-
     def encode_torch(self, text: str, *, device: str | None = None) -> torch.Tensor:
         import torch
 
         return torch.tensor(self.encode(text), dtype=torch.int64, device=device)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [np.fromiter(ids, dtype="<u2") for ids in self._encoded(texts)]
-
-    def _encoded(self, texts: Sequence[str]) -> Iterator[Iterable[int]]:
-        """Yield the ids of each text; all parts of all texts are encoded in one call of SentencePiece."""
+        """Return the ids of each text; all parts of all texts are encoded in one call of SentencePiece."""
         cut = [PARTS.findall(text) for text in texts]
         plain = [part for parts in cut for part in parts if part != SPACE_MARK]
         encoded = iter(self._spm.Encode(plain, out_type=int, num_threads=1))
+        rows = []
         for parts in cut:
-            yield chain.from_iterable(self._space_mark if part == SPACE_MARK else next(encoded) for part in parts)
+            ids = chain.from_iterable(self._space_mark if part == SPACE_MARK else next(encoded) for part in parts)
+            rows.append(np.fromiter(ids, dtype="<u2"))
+        return rows
 
     def _piece_bytes(self, id: int) -> bytes:
         if self._spm.IsControl(id) or self._spm.IsUnknown(id):
@@ -199,46 +197,51 @@ def tokenizer_files(path: str | Path) -> list[Path]:
     return [file, *(beside for name in (*BESIDE, META) if (beside := file.with_name(name)).is_file())]
 
 
-def load_tokenizer(path: str | Path) -> Tokenizer:
+def load_tokenizer(path: str | Path, *, vocab_size: int | None = None) -> Tokenizer:
     """Load a tokenizer from a folder, or from a tokenizer.json (bytes, or a pretrained model's) or spm.model.
 
-    If there is a meta.json next to the file, its SHA-256 must match: SentencePiece loaded 73 of 200 models with one
-    flipped bit without an error, and such a model encodes differently.
+    `vocab_size` is that of a pretrained model, which may have unused entries after those of its tokenizer; by default
+    it is taken from the meta.json next to the file. If there is one, its SHA-256 must match: SentencePiece loaded 73 of
+    200 models with one flipped bit without an error, and such a model encodes differently.
     """
     file = tokenizer_file(path)
     meta = file.with_name(META)
     facts = read_meta(meta) if meta.is_file() else {}
-    known = facts.get("tokenizer_sha256")
-    if known is not None and known != sha256_file(file):
-        raise Damaged(file, f"is not the tokenizer that {meta} describes: one of the two is damaged")
+    if (known := facts.get("tokenizer_sha256")) is not None:
+        if known != sha256_file(file):
+            raise Damaged(file, f"is not the tokenizer that {meta} describes: one of the two is damaged")
+        vocab_size = vocab_size or facts.get("vocab_size")
     if file.suffix != ".json":
         return SentencePieceTokenizer(file)
     description = read_meta(file)
     if "kind" not in description and "model" in description:
-        return HFTokenizer(file, vocab_size=None if known is None else facts.get("vocab_size"))
-    if description.get("kind") != "byte":
+        return HFTokenizer(file, vocab_size=vocab_size)
+    if description.get("kind") != ByteTokenizer.kind:
         raise ValueError(f"{file} describes a tokenizer of kind {description.get('kind')!r}; known: byte")
     return ByteTokenizer()
 
 
-def describe(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
+def describe(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return a tokenizer's metadata, which for bytes is also the content of tokenizer.json."""
-    return {"kind": kind, "vocab_size": tokenizer.vocab_size, "special_token_ids": tokenizer.special_token_ids()}
+    return {
+        "kind": tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "special_token_ids": tokenizer.special_token_ids(),
+    }
 
 
 def tokenizer_sha256(tokenizer: Tokenizer) -> str:
     """Return the SHA-256 of the tokenizer's model file, or of tokenizer.json for a byte tokenizer."""
-    path = getattr(tokenizer, "model_path", None)
-    if path:
-        return sha256_file(path)
-    return hashlib.sha256(json_text(describe(tokenizer, "byte")).encode("utf-8")).hexdigest()
+    if tokenizer.model_path is not None:
+        return sha256_file(tokenizer.model_path)
+    return hashlib.sha256(json_text(describe(tokenizer)).encode("utf-8")).hexdigest()
 
 
 def write_tokenizer(folder: Path, *, model: bytes | None) -> Tokenizer:
     """Write spm.model, or tokenizer.json for bytes (`model` None), and meta.json; return the tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     if model is None:
-        write_json(folder / "tokenizer.json", describe(ByteTokenizer(), "byte"))
+        write_json(folder / "tokenizer.json", describe(ByteTokenizer()))
     else:
         (folder / "spm.model").write_bytes(model)
     return write_tokenizer_meta(folder)
@@ -256,17 +259,7 @@ def copy_tokenizer(source: str | Path, folder: Path, *, vocab_size: int) -> Toke
 
 
 def write_tokenizer_meta(folder: Path, *, vocab_size: int | None = None) -> Tokenizer:
-    """Write meta.json (kind, size, special ids, SHA-256) for the tokenizer in a folder, and return the tokenizer.
-
-    `vocab_size` is that of a pretrained model, which may have unused entries after those of its tokenizer.
-    """
-    tokenizer = load_tokenizer(folder)
-    file = tokenizer_file(folder)
-    if isinstance(tokenizer, HFTokenizer):
-        tokenizer = HFTokenizer(file, vocab_size=vocab_size)
-    kind = next(kind for cls, kind in _KINDS.items() if isinstance(tokenizer, cls))
-    write_json(folder / META, {**describe(tokenizer, kind), "tokenizer_sha256": sha256_file(file)})
+    """Write meta.json (kind, size, special ids, SHA-256) for the tokenizer in a folder, and return the tokenizer."""
+    tokenizer = load_tokenizer(folder, vocab_size=vocab_size)
+    write_json(folder / META, {**describe(tokenizer), "tokenizer_sha256": sha256_file(tokenizer_file(folder))})
     return tokenizer
-
-
-_KINDS: dict[type, str] = {ByteTokenizer: "byte", SentencePieceTokenizer: "sentencepiece", HFTokenizer: "hf"}

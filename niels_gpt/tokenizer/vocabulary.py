@@ -7,8 +7,9 @@ SPECIAL_TOKENS are the names of the chat tokens. Where they occur in a text they
 from __future__ import annotations
 
 import codecs
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -20,32 +21,33 @@ SPECIAL_TOKENS = tuple(f"<|ngpt_{name}_84a5023f67d74cf29cc4001becde983c|>" for n
 BYTE_VALUES = 256
 
 
-class Tokenizer(Protocol):
-    """Tokenizer interface that the pipeline relies on."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    def special_token_ids(self) -> dict[str, int]: ...
-    def encode(self, text: str) -> list[int]: ...
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]: ...  # (n,) of token_dtype(V) for each text
-    def decode(self, ids: Iterable[int] | torch.Tensor) -> str: ...
-    def token_bytes(self) -> np.ndarray: ...  # (V,): number of text bytes of each id
-    def piece(self, id: int) -> bytes: ...  # text bytes of one id
-
-
 def token_dtype(vocab_size: int) -> np.dtype:
     """Return the type in which ids are stored: 16 bits where they suffice, else 32, little-endian."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-class Pieces:
-    """Decoding half of a tokenizer, which needs only the text bytes of each id."""
+class Tokenizer(ABC):
+    """Tokenizer of any kind. Decoding needs only the text bytes of each id, so it is the same for all."""
 
+    kind: ClassVar[str]  # as meta.json names it
+    model_path: str | None = None
     text_errors = "replace"  # codec error handler: a model may write half a character
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         """Take the text bytes of each id; those of control tokens and unused ids are empty."""
         self._pieces = list(pieces)
+
+    @abstractmethod
+    def special_token_ids(self) -> dict[str, int]:
+        """Return the ids of control tokens by name; "eot" ends a text."""
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the ids of each text: `(n,)` of `token_dtype(vocab_size)`."""
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.encode_batch([text])[0].tolist()
+        return ids
 
     @property
     def vocab_size(self) -> int:
@@ -61,6 +63,7 @@ class Pieces:
         return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
 
     def piece(self, id: int) -> bytes:
+        """Return the text bytes of one id."""
         return self._pieces[id]
 
 
@@ -69,8 +72,7 @@ class IncrementalDecoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        errors = getattr(tokenizer, "text_errors", "replace")  # a vocabulary may spell bytes that it lacks
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors=errors)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors=tokenizer.text_errors)
 
     def add(self, token: int) -> str:
         """Return the text that this token completes; empty while a character is incomplete."""
