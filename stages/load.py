@@ -9,7 +9,7 @@ from niels_gpt.data.corpus.parts import MANIFEST, manifest_of
 from niels_gpt.data.kinds import say_left_out
 from niels_gpt.data.types import Request
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.messages import Tally, plural, progress
+from niels_gpt.files.messages import plural, progress
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import located
@@ -33,14 +33,15 @@ def main(stage: Stage) -> None:
     for line in say_left_out(source.load.kind, settings, path):
         stage.say(line)
     with progress(total=None, unit="B", title=stage.title) as bar:
-        tally = Tally(bar)
         made_of = []
         if source.load.stored:
             found = engine.map(digest_inputs, cut_source(whole), tick=bool)
             made_of = [digest for _, digest in sorted(found, key=lambda pair: pair[0].number)]
         asked_for = (asked, max_tokens, text_bytes, source.on_secret, *personal, made_of)
         place = place_of(stage, out, "texts", *asked_for, stored=source.load.stored)
-        parts, secrets = load_parts(engine, cut_source(replace(whole, store=place.store)), say=stage.say, tick=tally)
+        parts, secrets = load_parts(
+            engine, cut_source(replace(whole, store=place.store)), say=stage.say, tick=bar.update
+        )
     for line in secrets.told(source.on_secret):
         stage.say(line)
     if not any(part.rows for part in parts):
@@ -53,7 +54,7 @@ def main(stage: Stage) -> None:
     facts = {"name": stage.key, **asked, "streaming": getattr(settings, "streamed", False), "revision": revision}
     manifest = manifest_of(parts, {**facts, **secrets.facts(source.on_secret)}, at=place.at)
     write_json(stage.out(out) / MANIFEST, manifest)
-    stage.say(f"{plural(manifest['rows'], 'document')} in {plural(len(parts), 'part')}, {tally} -> {place}")
+    stage.say(f"{plural(manifest['rows'], 'document')} in {plural(len(parts), 'part')}, {bar.rate()} -> {place}")
 
 
 if __name__ == "__main__":

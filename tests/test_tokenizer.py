@@ -73,7 +73,7 @@ def test_special_strings_in_text_stay_text() -> None:
 
 
 def test_load_tokenizer_by_folder_and_by_file_and_refuses_what_is_none(tmp_path: Path) -> None:
-    write_json(tmp_path / "tokenizer.json", describe(ByteTokenizer(), "byte"))
+    write_json(tmp_path / "tokenizer.json", describe(ByteTokenizer()))
     assert isinstance(load_tokenizer(tmp_path), ByteTokenizer)
     assert isinstance(load_tokenizer(tmp_path / "tokenizer.json"), ByteTokenizer)
     (tmp_path / "tokenizer.json").write_text('{"kind": "runes"}')

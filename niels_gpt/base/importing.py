@@ -5,7 +5,8 @@ A model comes from a wheel that is installed, a folder in transformers' form, a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -151,23 +152,15 @@ def _card_licence(folder: Path) -> str | None:
     return next((line.partition(":")[2].strip() for line in header if line.startswith("license:")), None)
 
 
-class LazyWeights(Mapping[str, torch.Tensor]):
-    """Tensors by name, in float32, each read from its file when asked for: memory never holds the model twice."""
+class LazyWeights(UserDict[str, Any]):
+    """Tensors by name, in float32, each read from its file when asked for: memory never holds the model twice.
 
-    def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]) -> None:
-        self._readers = readers
+    The values of the dictionary are functions that read one tensor.
+    """
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return self._readers[name]().float()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
-
-    def __len__(self) -> int:
-        return len(self._readers)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._readers  # Mapping's own would read the tensor
+        tensor: torch.Tensor = self.data[name]()
+        return tensor.float()
 
 
 def _opened(path: Path) -> tuple[dict[str, Any], LazyWeights, dict[str, Any]]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 # Errors with causes outside the program (bad input, a full disk, no memory), reported in one line. Any other exception
 # is a bug and keeps its traceback.
@@ -59,46 +59,48 @@ def read_text(path: str | Path) -> str:
 _LINE_EVERY_S = 4.0  # seconds between progress lines where there is no terminal
 
 
-class Bar(Protocol):
-    """Progress bar, as tqdm's."""
+class Progress:
+    """Progress bar on stderr or, without a terminal, lines for logs: "eval: 34% of 120,000 tokens, 12 s left"."""
 
-    def update(self, n: int) -> object: ...
-
-
-class _Lines:
-    """Progress as lines on stderr, for logs: "eval: 34% of 120,000 tokens, 12 s left"."""
-
-    def __init__(self, *, total: int | None, unit: str, title: str, initial: int) -> None:
-        self._total, self._unit, self._title = total, unit.strip(), title
+    def __init__(self, bar: Any, *, total: int | None, unit: str, title: str, initial: int) -> None:
+        """Take a bar of tqdm's, or None to print lines."""
+        self._bar, self._total, self._unit, self._title = bar, total, unit.strip(), title
         self._initial = self._done = initial
         self._start = self._last = time.monotonic()
 
     def update(self, n: int) -> None:
         self._done += n
-        now = time.monotonic()
-        if now - self._last < _LINE_EVERY_S:
-            return
-        self._last = now
-        done, total = self._done, self._total
-        said = f"{done:,} {self._unit}"
-        if total is not None:  # which may be an estimate
-            left = (now - self._start) * max(0, total - done) / max(1, done - self._initial)
-            said = f"{min(99, 100 * done // total)}% of {total:,} {self._unit}, {format_duration(left)} left"
-        print(f"{self._title}: {said}", file=sys.stderr, flush=True)
+        if self._bar is not None:
+            self._bar.update(n)
+        elif (now := time.monotonic()) - self._last >= _LINE_EVERY_S:
+            self._last = now
+            print(f"{self._title}: {self._line(now - self._start)}", file=sys.stderr, flush=True)
+
+    def _line(self, seconds: float) -> str:
+        if self._total is None:
+            return f"{self._done:,} {self._unit}"
+        # The total may be an estimate.
+        left = seconds * max(0, self._total - self._done) / max(1, self._done - self._initial)
+        share = min(99, 100 * self._done // self._total)
+        return f"{share}% of {self._total:,} {self._unit}, {format_duration(left)} left"
+
+    def rate(self) -> str:
+        """Return the bytes done and the speed, for a progress in bytes."""
+        seconds = max(1e-9, time.monotonic() - self._start)
+        return f"{self._done:,} bytes, {self._done / seconds / 1e6:,.1f} MB/s"
 
 
 @contextmanager
-def progress(*, total: int | None, unit: str, title: str, initial: int = 0) -> Iterator[Bar]:
-    """Yield a progress bar to `update(n)`; if stderr is not a terminal, it prints a line every few seconds."""
+def progress(*, total: int | None, unit: str, title: str, initial: int = 0) -> Iterator[Progress]:
+    """Yield progress to `update(n)`: a bar, or lines every few seconds if stderr is not a terminal."""
+    how: dict[str, Any] = {"total": total, "unit": unit, "initial": initial}
     if not sys.stderr.isatty():
-        yield _Lines(total=total, unit=unit, title=title, initial=initial)
+        yield Progress(None, title=title, **how)
         return
     from tqdm import tqdm  # imported only if a bar is shown
 
-    with tqdm(
-        total=total, initial=initial, unit=unit, unit_scale=unit == "B", desc=title, dynamic_ncols=True, leave=False
-    ) as bar:
-        yield bar
+    with tqdm(desc=title, unit_scale=unit == "B", dynamic_ncols=True, leave=False, **how) as bar:
+        yield Progress(bar, title=title, **how)
 
 
 def format_duration(seconds: float) -> str:
@@ -111,21 +113,6 @@ def format_duration(seconds: float) -> str:
 def plural(count: int, noun: str) -> str:
     """Format a count with its noun: "1 document", "2 documents"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-class Tally:
-    """Byte counter for a stream of unknown length, which also updates a bar."""
-
-    def __init__(self, bar: Bar) -> None:
-        self._bar, self._bytes, self._start = bar, 0, time.monotonic()
-
-    def __call__(self, size: int) -> None:
-        self._bytes += size
-        self._bar.update(size)
-
-    def __str__(self) -> str:
-        seconds = max(1e-9, time.monotonic() - self._start)
-        return f"{self._bytes:,} bytes, {self._bytes / seconds / 1e6:,.1f} MB/s"
 
 
 def say_above_bar(line: str) -> None:

@@ -298,16 +298,15 @@ def make_parts(
     store.sweep()
     known = {item.name: record for item in items if (record := read_record(store, item.name)) is not None}
 
-    first: list[Record] = []  # records of the longest prefix of finished items; grown in place, since it may be long
+    first: list[Record] = []  # records of the longest prefix of finished items, which ends once it is enough
+    reached = False
 
     def are_enough() -> bool:
-        for item in items[len(first) :]:
-            if item.name not in known:
-                return False
-            first.append(known[item.name])
-            if enough(first):
-                return True
-        return False
+        nonlocal reached
+        while not reached and len(first) < len(items) and items[len(first)].name in known:
+            first.append(known[items[len(first)].name])
+            reached = enough(first)
+        return reached
 
     def missing() -> Iterator[I]:
         for item in items:
@@ -326,12 +325,8 @@ def make_parts(
             told = time.monotonic()
             say(f"{len(known):,} of {len(items):,} parts done")
     store.sweep()
-    records: list[Record] = []
-    for item in items:
-        if enough(records):
-            break
-        records.append(known[item.name])
-    return records
+    are_enough()  # with the parts that were made last
+    return first
 
 
 def write_record(store: Store, name: str, record: Record) -> None:
