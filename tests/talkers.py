@@ -70,7 +70,7 @@ def write_project(root: Path) -> Talker:
     config = {**to_dict(CFG), "renderer": "chat_tokens"}
     (root / "models/sft/config.json").write_text(json.dumps(config))
     (root / "cache/tokenizer").mkdir(parents=True)
-    (root / "cache/tokenizer/tokenizer.json").write_text(json.dumps(describe(ByteTokenizer(), "byte")))
+    (root / "cache/tokenizer/tokenizer.json").write_text(json.dumps(describe(ByteTokenizer())))
     return whole
 
 

@@ -477,7 +477,7 @@ def test_all_of_a_dataset_is_loaded_file_by_file_side_by_side(repo: Repo, hub: H
 
 
 def test_build_all_builds_every_cache_and_names_what_failed(hub: HubHandle, tmp_path: Path) -> None:
-    write_json(tmp_path / "tokenizer/tokenizer.json", describe(ByteTokenizer(), "byte"))
+    write_json(tmp_path / "tokenizer/tokenizer.json", describe(ByteTokenizer()))
     command = [sys.executable, "-m", "niels_gpt.cache.cli", "build-all", "--seed", "42", "--shuffle-buffer", "50"]
     command += ["--cache-dir", str(tmp_path / "c"), "--tokenizer", str(tmp_path / "tokenizer")]
     command += ["--max-train-tokens", "60000", "--max-val-tokens", "4000", "--shard-bytes", "20000"]

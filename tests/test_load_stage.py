@@ -122,7 +122,7 @@ def write_tokenizer(folder: Path) -> None:
     from niels_gpt.files.atomic import write_json
     from niels_gpt.tokenizer.tokenizers import ByteTokenizer, describe
 
-    write_json(folder / "tokenizer.json", describe(ByteTokenizer(), "byte"))
+    write_json(folder / "tokenizer.json", describe(ByteTokenizer()))
 
 
 # Parquet files
