@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.formats import TOKEN_DTYPE, read_offsets, write_token_file
+from niels_gpt.cache.formats import read_offsets, write_token_file
 from niels_gpt.cache.meta import write_meta
-from niels_gpt.cache.token_parts import describe_chats, describe_tokenizer, encode_documents, write_sft_files
+from niels_gpt.cache.token_parts import SPLITS, describe_chats, describe_tokenizer, encode_documents, write_sft_files
 from niels_gpt.cache.windows import TokenFile
 from niels_gpt.chat_template import Message, chat_renderer
 from niels_gpt.data.corpus.split import split_groups
@@ -25,31 +24,6 @@ from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.tokenizers import copy_tokenizer, tokenizer_file, write_tokenizer_meta
 from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
-
-
-class ShardWriter:
-    """Writer of documents to folder/shard_00000.bin, ...; `offsets` are those of the documents over all shards.
-
-    Shards have a fixed size, so a document may span two or more of them.
-    """
-
-    def __init__(self, folder: Path, *, shard_bytes: int, dtype: np.dtype = TOKEN_DTYPE) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._dtype, self._shard_tokens = folder, dtype, shard_bytes // dtype.itemsize
-        if self._shard_tokens < 1:
-            raise ValueError(f"shard_bytes must hold at least one token, got {shard_bytes}")
-        self.offsets = array("q")
-        self.tokens = 0
-
-    def write(self, ids: np.ndarray) -> None:
-        """Append one document, starting a new shard whenever one is full."""
-        self.offsets.append(self.tokens)
-        while len(ids):
-            number, used = divmod(self.tokens, self._shard_tokens)
-            part, ids = np.split(ids, [self._shard_tokens - used])
-            with (self._folder / f"shard_{number:05d}.bin").open("ab") as file:
-                file.write(part.astype(self._dtype).data)
-            self.tokens += len(part)
 
 
 def build_pretrain_cache(
@@ -73,30 +47,35 @@ def build_pretrain_cache(
     ends early has filled both in proportion. An empty split is an error, unless it is val and its budget is 0.
     `shuffle_buffer` is the size of a shuffle buffer, in texts; None keeps the order.
     """
-    ordered = _shuffled(texts, shuffle_buffer, seed) if shuffle_buffer else iter(texts)
+    ordered = _shuffled(texts, shuffle_buffer, seed) if shuffle_buffer else texts
     budgets = {"train": max_train_tokens, "val": max_val_tokens}
     val_share = max_val_tokens / max(1, max_train_tokens + max_val_tokens)
-    facts = {"dataset_config": source_config, "streaming": streaming, "seed": seed, "shuffle_buffer": shuffle_buffer}
-    rule = "whole documents in proportion to the budgets"
-    with _shards(out_dir, tokenizer, shard_bytes, dataset_name=source_name, split_rule=rule, **facts) as writers:
+
+    def documents() -> Iterator[tuple[str, np.ndarray]]:
+        tokens = {"train": 0, "val": 0}
         open_splits = {split for split, budget in budgets.items() if budget > 0}
         for ids in encode_documents(tokenizer, ordered):
-            total = writers["train"].tokens + writers["val"].tokens
-            first = "val" if total and writers["val"].tokens < val_share * total else "train"
+            total = tokens["train"] + tokens["val"]
+            first = "val" if total and tokens["val"] < val_share * total else "train"
             for split in (first, "train" if first == "val" else "val"):
-                if split in open_splits and writers[split].tokens + len(ids) <= budgets[split]:
-                    writers[split].write(ids)
+                if split in open_splits and tokens[split] + len(ids) <= budgets[split]:
+                    tokens[split] += len(ids)
+                    yield split, ids
                     break
-                if writers[split].tokens:
+                if tokens[split]:
                     open_splits.discard(split)  # full: it ends with the document before this one
             if not open_splits:
                 break
         for split, budget in budgets.items():
-            if not writers[split].tokens and (budget or split == "train"):
+            if not tokens[split] and (budget or split == "train"):
                 raise ValueError(
                     f"{source_name or out_dir} has no document for its {split} split that fits a budget of {budget:,} "
                     f"tokens: add text, or raise max_{split}_tokens"
                 )
+
+    facts = {"dataset_config": source_config, "streaming": streaming, "seed": seed, "shuffle_buffer": shuffle_buffer}
+    rule = "whole documents in proportion to the budgets"
+    _write_shards(out_dir, documents(), tokenizer, shard_bytes, dataset_name=source_name, split_rule=rule, **facts)
 
 
 def build_split_cache(
@@ -111,13 +90,62 @@ def build_split_cache(
     split_rule: str = "given",
 ) -> None:
     """Write the same files for all texts of given splits, {"train": texts, "val": texts}, without a token budget."""
-    facts = {"dataset_config": source_config, "streaming": False, "split_rule": split_rule, "seed": seed}
-    with _shards(out_dir, tokenizer, shard_bytes, dataset_name=source_name, **facts) as writers:
+
+    def documents() -> Iterator[tuple[str, np.ndarray]]:
         for split, texts in splits.items():
+            empty = True
             for ids in encode_documents(tokenizer, texts):
-                writers[split].write(ids)
-            if not writers[split].tokens:
+                empty = False
+                yield split, ids
+            if empty:
                 raise ValueError(f"{source_name or out_dir} has no text in its {split} split")
+
+    facts = {"dataset_config": source_config, "streaming": False, "split_rule": split_rule, "seed": seed}
+    _write_shards(out_dir, documents(), tokenizer, shard_bytes, dataset_name=source_name, **facts)
+
+
+def write_unbuilt_cache(
+    out_dir: str | Path, *, tokenizer: Tokenizer, shard_bytes: int, seed: int, source_name: str | None
+) -> None:
+    """Write empty split folders and a meta.json with status "not built", unless an earlier cache exists."""
+    if any(Path(out_dir).glob("train/shard_*.bin")):
+        return
+    facts = {"dataset_name": source_name, "dataset_config": None, "split_rule": None, "seed": seed}
+    _write_shards(out_dir, (), tokenizer, shard_bytes, status="not built", **facts)
+
+
+def _write_shards(
+    out_dir: str | Path,
+    documents: Iterable[tuple[str, np.ndarray]],
+    tokenizer: Tokenizer,
+    shard_bytes: int,
+    **facts: Any,
+) -> None:
+    """Write documents, given as (split, ids), to the shards of their splits, with offsets and meta.json, atomically.
+
+    Shards have a fixed size, so a document may span two or more of them. `facts` are entries of meta.json.
+    """
+    dtype = token_dtype(tokenizer.vocab_size)
+    shard_tokens = shard_bytes // dtype.itemsize
+    if shard_tokens < 1:
+        raise ValueError(f"shard_bytes must hold at least one token, got {shard_bytes}")
+    offsets, tokens = {split: array("q") for split in SPLITS}, dict.fromkeys(SPLITS, 0)
+    with atomic_path(out_dir) as folder:
+        for split in SPLITS:
+            (folder / split).mkdir(parents=True)
+        for split, ids in documents:
+            offsets[split].append(tokens[split])
+            shard, used = divmod(tokens[split], shard_tokens)
+            cuts = range(shard_tokens - used, len(ids), shard_tokens)
+            for number, part in enumerate(np.split(ids, cuts), shard):
+                with (folder / split / f"shard_{number:05d}.bin").open("ab") as file:
+                    file.write(part.astype(dtype).data)
+            tokens[split] += len(ids)
+        for split, starts in offsets.items():
+            np.save(folder / split / "offsets.npy", np.array(starts, dtype=np.int64))
+        totals = {f"{split}_tokens": total for split, total in tokens.items()}
+        meta = {**describe_tokenizer(tokenizer), **facts, "shard_bytes": shard_bytes, **totals}
+        write_meta(folder / "meta.json", meta)
 
 
 def build_sft_cache(
@@ -158,13 +186,13 @@ def build_sft_cache(
             folder,
             {
                 split: (ids[starts[i] : starts[i] + lengths[i]] for i in rows)
-                for split, rows in (("train", train), ("val", val))
+                for split, rows in zip(SPLITS, (train, val), strict=True)
             },
             chat=chat,
             T=T,
             dtype=dtype,
         )
-        for split in ("train", "val"):
+        for split in SPLITS:
             if not totals[f"{split}_examples"]:
                 raise ValueError(
                     f"{source_name or out_dir} has no chat with an answer to learn for its {split} split "
@@ -184,34 +212,6 @@ def build_sft_cache(
                 **totals,
             },
         )
-
-
-def write_unbuilt_cache(
-    out_dir: str | Path, *, tokenizer: Tokenizer, shard_bytes: int, seed: int, source_name: str | None
-) -> None:
-    """Write empty split folders and a meta.json with status "not built", unless an earlier cache exists."""
-    if any(Path(out_dir).glob("train/shard_*.bin")):
-        return
-    facts = {"dataset_name": source_name, "dataset_config": None, "split_rule": None, "seed": seed}
-    with _shards(out_dir, tokenizer, shard_bytes, status="not built", **facts):
-        pass
-
-
-@contextmanager
-def _shards(
-    out_dir: str | Path, tokenizer: Tokenizer, shard_bytes: int, **facts: Any
-) -> Iterator[dict[str, ShardWriter]]:
-    """Yield writers of the splits "train" and "val"; at the end write offsets and meta.json, and publish the folder."""
-    with atomic_path(out_dir) as folder:
-        folder.mkdir()
-        dtype = token_dtype(tokenizer.vocab_size)
-        writers = {name: ShardWriter(folder / name, shard_bytes=shard_bytes, dtype=dtype) for name in ("train", "val")}
-        yield writers
-        for name, writer in writers.items():
-            np.save(folder / name / "offsets.npy", np.array(writer.offsets, dtype=np.int64))
-        totals = {f"{split}_tokens": writer.tokens for split, writer in writers.items()}
-        meta = {**describe_tokenizer(tokenizer), **facts, "shard_bytes": shard_bytes, **totals}
-        write_meta(folder / "meta.json", meta)
 
 
 def keep_tokenizer(source: str | Path, out_dir: str | Path) -> Tokenizer:
