@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
-from niels_gpt.cache.windows import OffsetFile, TokenFile, TokenStream
+from niels_gpt.cache.windows import TokenFile, TokenStream
 from niels_gpt.config import TrainConfig
 from niels_gpt.train.pretraining import PretrainTask
 
@@ -30,7 +30,7 @@ def write_files(folder: Path, number: int) -> TokenStream:
         np.save(path.with_suffix(".idx.npy"), np.arange(0, tokens, DOCUMENT))
     return TokenStream(
         [TokenFile.whole(path.with_suffix(".bin")) for path in paths],
-        documents=[OffsetFile(str(path.with_suffix(".idx.npy"))) for path in paths],
+        documents=[path.with_suffix(".idx.npy") for path in paths],
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.cache.windows import OffsetFile, Places, TokenFile, TokenStore, TokenStream, open_mix, train_files
+from niels_gpt.cache.windows import Places, TokenFile, TokenStore, TokenStream, open_mix, train_files
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import Damaged
 from niels_gpt.leak.measure import plant
@@ -99,7 +99,7 @@ def test_windows_and_documents_of_files_are_those_of_arrays(tmp_path: Path) -> N
     for seed in range(30):
         arrays, documents, tokens = written(tmp_path, seed)
         files = [TokenFile(str(tmp_path / f"{i}.bin"), n) for i, n in enumerate(tokens)]
-        opened = TokenStream(files, documents=[OffsetFile(str(tmp_path / f"{i}.npy")) for i in range(len(files))])
+        opened = TokenStream(files, documents=[tmp_path / f"{i}.npy" for i in range(len(files))])
         plain = TokenStream([array[:n] for array, n in zip(arrays, tokens, strict=True)], documents=documents)
         assert len(opened) == len(plain) == sum(tokens)
         for T in (1, 4, 30):
@@ -116,7 +116,7 @@ def test_a_file_is_opened_when_a_window_falls_into_it_and_no_sooner(tmp_path: Pa
     names = ("absent", "there", "gone")
     stream = TokenStream(
         [TokenFile(str(tmp_path / f"{name}.bin"), 20) for name in names],
-        documents=[OffsetFile(str(tmp_path / f"{name}.npy")) for name in names],
+        documents=[tmp_path / f"{name}.npy" for name in names],
     )
     assert (len(stream), stream.windows(9)) == (60, 33)
     numbers = np.arange(11, 22)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 
 from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, named_dtype, read_offsets
-from niels_gpt.cache.windows import TokenFile, raise_problems
+from niels_gpt.cache.windows import Mix, TokenFile, raise_problems
 from niels_gpt.chat_template import supervised
 from niels_gpt.files.checks import changed_files, described_by, read_meta
 from niels_gpt.files.ranks import ALONE, Ranks
@@ -142,18 +141,9 @@ def answer_ids(meta: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
     return tuple(map(int, found["begin"])), int(found["end"])
 
 
-@dataclass(frozen=True)
-class Chats:
-    """Datasets of all chat sources by name; `val_names` are the names of the validation sets in metrics."""
-
-    train: dict[str, SFTExampleDataset]
-    val: dict[str, SFTExampleDataset]
-    val_names: dict[str, str]
-
-
 def open_chats(
     path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path, ranks: Ranks = ALONE
-) -> Chats:
+) -> Mix[SFTExampleDataset]:
     """Return the datasets of the sources `names` of a chat mix, after checking the hashes of their files.
 
     Chats without an answer within T tokens are left out.
@@ -176,7 +166,8 @@ def open_chats(
                 )
             return found
 
-        return Chats(
+        return Mix(
+            vocab_size=mix["vocab_size"],
             train={name: dataset(name, "train", "cpu") for name in sources},  # the trainer copies batches itself
             val={name: dataset(name, "val", device) for name in sources},
             val_names={name: source["val_name"] for name, source in sources.items()},

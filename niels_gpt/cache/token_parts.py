@@ -18,7 +18,7 @@ from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, dtype_name, read_of
 from niels_gpt.chat_template import ChatRenderer, chat_renderer, supervised
 from niels_gpt.data.corpus.parts import Texts, read_contents
 from niels_gpt.data.corpus.split_files import SplitPart, Splits
-from niels_gpt.files.checks import sha256_file
+from niels_gpt.files.checks import describe_file
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts
 from niels_gpt.tokenizer.tokenizers import load_tokenizer, tokenizer_files, tokenizer_sha256
@@ -148,7 +148,7 @@ def encode_part(item: PartToEncode, worker: Worker) -> Record:
                 documents = encode_documents(tokenizer, texts, threads=worker.threads)
                 number, tokens = write_token_file(ids_path, idx_path, documents, dtype=dtype)
                 counts[split] = {"documents": number, "tokens": tokens}
-                files += [_described(ids, ids_path), _described(idx, idx_path)]
+                files += [{"file": ids, **describe_file(ids_path)}, {"file": idx, **describe_file(idx_path)}]
     return {"files": files, **counts}
 
 
@@ -240,10 +240,6 @@ def _told(tick: Callable[[int], object], batches: Iterator[list[str]]) -> Iterat
     for batch in batches:
         yield from batch
         tick(sum(map(len, batch)))
-
-
-def _described(file: str, path: Path) -> dict[str, Any]:
-    return {"file": file, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
 
 
 @lru_cache(maxsize=2)

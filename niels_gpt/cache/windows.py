@@ -14,9 +14,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -67,29 +66,18 @@ class TokenFile:
         return np.frombuffer(data, self.dtype)
 
 
-@dataclass(frozen=True)
-class OffsetFile:
-    """Document offsets of one token file, in tokens and ascending, loaded when a window first falls into the file."""
-
-    path: str
-
-    @cached_property
-    def offsets(self) -> np.ndarray:
-        found: np.ndarray = np.load(self.path, allow_pickle=False)
-        return found
-
-
 class TokenStream:
     """Tokens of one source and split, in memory or in files; only the windows that are asked for are copied.
 
-    `documents` has the ascending document offsets of each array; None: no boundaries.
+    `documents` has the ascending document offsets of each array, or their .npy file, which is loaded when a window
+    first falls into the array; None: no boundaries.
     """
 
     def __init__(
-        self, arrays: Sequence[np.ndarray | TokenFile], *, documents: Sequence[np.ndarray | OffsetFile] | None = None
+        self, arrays: Sequence[np.ndarray | TokenFile], *, documents: Sequence[np.ndarray | Path] | None = None
     ) -> None:
         assert documents is None or len(documents) == len(arrays), "offsets are those of each array"
-        self.arrays, self.documents = list(arrays), documents
+        self.arrays, self.documents = list(arrays), None if documents is None else list(documents)
         self.lengths = np.array([len(array) for array in arrays], dtype=np.int64)
         self._ends: dict[int, np.ndarray] = {}  # T -> result of _window_ends
 
@@ -121,8 +109,8 @@ class TokenStream:
         # running sum then numbers the documents.
         begun = np.zeros((len(numbers), T), dtype=np.int64)
         for row, (i, start) in enumerate(self._places(numbers, T)):
-            offsets = self.documents[i]
-            offsets = offsets.offsets if isinstance(offsets, OffsetFile) else offsets
+            if isinstance(offsets := self.documents[i], Path):
+                offsets = self.documents[i] = np.load(offsets)
             begun[row, offsets[slice(*np.searchsorted(offsets, (start + 1, start + T)))] - start] = 1
         return begun.cumsum(axis=1)
 
@@ -211,17 +199,20 @@ class Places:
         return store, self.copies / at if store.is_remote else store.path("")
 
 
+D = TypeVar("D")  # what a source is opened as: a TokenStream, or a dataset of chats
+
+
 @dataclass(frozen=True)
-class Mix:
-    """Token streams of all sources by name; `val_names` are the names of the validation sets in metrics."""
+class Mix(Generic[D]):
+    """Sources by name, opened; `val_names` are the names of the validation sets in metrics."""
 
     vocab_size: int
-    train: dict[str, TokenStream]
-    val: dict[str, TokenStream]
+    train: dict[str, D]
+    val: dict[str, D]
     val_names: dict[str, str]
 
 
-def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks: Ranks = ALONE) -> Mix:
+def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks: Ranks = ALONE) -> Mix[TokenStream]:
     """Return the streams of a mix file after checking the hashes of its token files, divided among the ranks.
 
     With `documents`, streams have document offsets, so that attention can be masked between the documents of a window.
@@ -235,7 +226,7 @@ def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks
         def stream(name: str, split: str) -> TokenStream:
             (_, folder), parts = places.folder(name, sources[name]), sources[name][split]["parts"]
             files = [TokenFile(str(folder / part["file"]), part["tokens"], dtype) for part in parts]
-            offsets = [OffsetFile(str(folder / part["offsets"]["file"])) for part in parts]
+            offsets = [folder / part["offsets"]["file"] for part in parts]
             return TokenStream(files, documents=offsets if documents else None)
 
         return Mix(

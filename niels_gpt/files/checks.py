@@ -38,14 +38,15 @@ def sha256_file(path: str | Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return the size and the hash of a file, as manifests list them."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+
+
 def list_files(folder: Path, pattern: str, *, published: str) -> list[dict[str, Any]]:
     """Return path (below `published`, its final place), bytes and sha256 of each file matching `pattern`, sorted."""
     return [
-        {
-            "path": f"{published}/{path.relative_to(folder).as_posix()}",
-            "bytes": path.stat().st_size,
-            "sha256": sha256_file(path),
-        }
+        {"path": f"{published}/{path.relative_to(folder).as_posix()}", **describe_file(path)}
         for path in sorted(folder.glob(pattern))
     ]
 

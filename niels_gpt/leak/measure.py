@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
-from niels_gpt.cache.windows import OffsetFile, TokenFile, TokenStore, TokenStream
+from niels_gpt.cache.windows import TokenFile, TokenStore, TokenStream
 from niels_gpt.leak.extraction import Extraction, Questions, extract
 from niels_gpt.leak.passages import (
     Documents,
@@ -148,7 +148,7 @@ def plant(
 
     tokens, offsets = folder / "train.bin", folder / "train.idx.npy"
     write_token_file(tokens, offsets, joined(), dtype=dtype)
-    return TokenStream([TokenFile.whole(tokens, dtype)], documents=[OffsetFile(str(offsets))] if apart else None)
+    return TokenStream([TokenFile.whole(tokens, dtype)], documents=[offsets] if apart else None)
 
 
 # Canaries are made-up sentences that a copy of a run is trained on, to measure how much such a model memorizes of text
