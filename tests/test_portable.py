@@ -121,15 +121,15 @@ def test_weights_go_out_as_they_came_in(family: str, change: str) -> None:
     own = family_for(model.cfg)
     assert own is not None
     assert own.name == family
-    again = own.weights_to_transformers(model.state_dict(), model.cfg)
+    again = own.weights_to(model.state_dict(), model.cfg, "transformers")
     assert set(again) == set(given)
     assert all(torch.equal(again[name], given[name]) for name in given)
-    through_gguf = own.weights_from(own.weights_to_gguf(model.state_dict(), model.cfg), model.cfg, "gguf")
+    through_gguf = own.weights_from(own.weights_to(model.state_dict(), model.cfg, "gguf"), model.cfg, "gguf")
     assert all(torch.equal(through_gguf[name], value) for name, value in model.state_dict().items())
     assert own.model_config(own.transformers_config(model.cfg)) == model.cfg
     fields = {f"{family}.{key}": value for key, value in own.gguf_fields(model.cfg).items()}
     fields["general.architecture"] = family
-    read = config_from_gguf(fields, own.weights_to_gguf(model.state_dict(), model.cfg))
+    read = config_from_gguf(fields, own.weights_to(model.state_dict(), model.cfg, "gguf"))
     assert own.model_config(read) == model.cfg
 
 
@@ -141,7 +141,7 @@ def test_a_norm_without_gains_goes_out_with_gains_of_one() -> None:
     transformers = pytest.importorskip("transformers", reason=NOTHING_TO_COMPARE)
     config = transformers.Qwen3Config(**family.transformers_config(cfg))
     reference = transformers.Qwen3ForCausalLM(config).eval()
-    weights = family.weights_to_transformers(model.state_dict(), cfg)
+    weights = family.weights_to(model.state_dict(), cfg, "transformers")
     assert not reference.load_state_dict(weights, strict=False).unexpected_keys
     torch.testing.assert_close(reference(ids()).logits, model(ids()), atol=1e-5, rtol=1e-4)
 

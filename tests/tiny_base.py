@@ -47,7 +47,7 @@ def write_folder(folder: Path, family: str = "llama", *, seed: int = 3) -> GPT:
     kind = FAMILIES[family]
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(kind.transformers_config(model.cfg)))
-    weights = kind.weights_to_transformers(model.state_dict(), model.cfg)
+    weights = kind.weights_to(model.state_dict(), model.cfg, "transformers")
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
     added = [
         {"id": i, "content": name, "special": True, "normalized": False}
@@ -90,7 +90,7 @@ def write_gguf(file: Path, family: str = "llama", *, kind: str = "F32", tokenize
         writer.add_token_merges([" ".join(pair) for pair in MERGES])
         writer.add_eos_token_id(2)
         writer.add_chat_template(TEMPLATE)
-    for name, tensor in form.weights_to_gguf(model.state_dict(), model.cfg).items():
+    for name, tensor in form.weights_to(model.state_dict(), model.cfg, "gguf").items():
         values = tensor.detach().float().contiguous().numpy()
         if kind == "Q8_0" and values.ndim == 2 and values.shape[1] % 32 == 0:
             quantized = gguf.GGMLQuantizationType.Q8_0

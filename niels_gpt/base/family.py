@@ -18,7 +18,7 @@ import torch
 from niels_gpt.config import ModelConfig
 
 _Weights = Mapping[str, torch.Tensor]
-_Form = Literal["transformers", "gguf"]
+Form = Literal["transformers", "gguf"]
 
 # Our name, and by form those of config.json of transformers (None: it has none) and of GGUF.
 _SETTINGS = (
@@ -35,14 +35,14 @@ _SETTINGS = (
     ("norm_eps", "rms_norm_eps", "attention.layer_norm_rms_epsilon"),
     ("V", "vocab_size", "vocab_size"),
 )
-_WEIGHTS: dict[str, dict[_Form, str]] = {
+_WEIGHTS: dict[str, dict[Form, str]] = {
     "embedding": {"transformers": "model.embed_tokens.weight", "gguf": "token_embd.weight"},
     "norm": {"transformers": "model.norm.weight", "gguf": "output_norm.weight"},
     "head": {"transformers": "lm_head.weight", "gguf": "output.weight"},
 }
 # Parts of a block; q, k and v, which we store together, are apart in both forms.
-_BLOCK: dict[_Form, str] = {"transformers": "model.layers.{i}.", "gguf": "blk.{i}."}
-_PARTS: dict[str, dict[_Form, str]] = {
+_BLOCK: dict[Form, str] = {"transformers": "model.layers.{i}.", "gguf": "blk.{i}."}
+_PARTS: dict[str, dict[Form, str]] = {
     "ln1.weight": {"transformers": "input_layernorm.weight", "gguf": "attn_norm.weight"},
     "q": {"transformers": "self_attn.q_proj.weight", "gguf": "attn_q.weight"},
     "k": {"transformers": "self_attn.k_proj.weight", "gguf": "attn_k.weight"},
@@ -65,11 +65,7 @@ class Family:
     name: str  # `model_type` of transformers, and GGUF's architecture
     model_class: str  # of transformers
     gains: bool  # whether q and k have an RMSNorm with gains
-    halves: tuple[_Form, ...]  # forms whose q and k rotate dimension i with i + D/2
-
-    @property
-    def gguf_name(self) -> str:
-        return self.name
+    halves: tuple[Form, ...]  # forms whose q and k rotate dimension i with i + D/2
 
     def model_config(self, config: Mapping[str, Any]) -> ModelConfig:
         """Return our configuration for transformers' config.json.
@@ -122,7 +118,7 @@ class Family:
         """Return the model's fields of a GGUF file, without the architecture's prefix."""
         return {theirs: getattr(cfg, ours) for ours, _, theirs in _SETTINGS}
 
-    def weights_from(self, tensors: _Weights, cfg: ModelConfig, form: _Form) -> dict[str, torch.Tensor]:
+    def weights_from(self, tensors: _Weights, cfg: ModelConfig, form: Form) -> dict[str, torch.Tensor]:
         """Return our state dict; raise a ValueError for a missing, misshapen or unknown tensor."""
         names = {name: theirs[form] for name, theirs in _WEIGHTS.items()}
         used = {names["head"]}  # a tied head may be stored besides
@@ -156,15 +152,8 @@ class Family:
             )
         return ours
 
-    def weights_to_transformers(self, state_dict: _Weights, cfg: ModelConfig) -> dict[str, torch.Tensor]:
-        """Return a state dict under transformers' names, a tied head left out."""
-        return self._weights_to(state_dict, cfg, "transformers")
-
-    def weights_to_gguf(self, state_dict: _Weights, cfg: ModelConfig) -> dict[str, torch.Tensor]:
-        """Return a state dict under GGUF's names, a tied head left out."""
-        return self._weights_to(state_dict, cfg, "gguf")
-
-    def _weights_to(self, state_dict: _Weights, cfg: ModelConfig, form: _Form) -> dict[str, torch.Tensor]:
+    def weights_to(self, state_dict: _Weights, cfg: ModelConfig, form: Form) -> dict[str, torch.Tensor]:
+        """Return a state dict under the names of `form`, a tied head left out."""
         theirs = {_WEIGHTS["embedding"][form]: state_dict["tok_emb.weight"]}
         for i in range(cfg.L):
             heads = state_dict[f"blocks.{i}.attn.qkv.weight"].split((cfg.H * cfg.D, cfg.K * cfg.D, cfg.K * cfg.D))

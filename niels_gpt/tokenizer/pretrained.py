@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,7 @@ class _StandIns:
         if not spelt or len(set(missing.values())) < len(missing):
             names = ", ".join(f"0x{byte:02X}" for byte in missing)
             raise ValueError(f"{path} has no entries for the bytes {names}: text with these could not be encoded")
+        self._bytes = {stand_in: byte for byte, stand_in in missing.items()}
         self.errors = "replace"
         if missing:
             singles = "".join(rf"\x{byte:02x}" for byte in missing if byte < 0x80)
@@ -161,13 +163,11 @@ class _StandIns:
     def _translate(self, error: UnicodeError) -> tuple[str, int]:
         assert isinstance(error, UnicodeDecodeError)
         data, start = error.object, error.start
-        for byte, stand_in in self._stand_ins.items():
-            if data[start] == stand_in:
-                whole = bytes([byte]) + (data[start + 1 : start + 4] if byte >= 0x80 else b"")
-                try:
-                    return whole.decode("utf-8"), start + len(whole)
-                except UnicodeDecodeError:
-                    break
+        byte = self._bytes.get(data[start])
+        if byte is not None:
+            whole = bytes([byte]) + (data[start + 1 : start + 4] if byte >= 0x80 else b"")
+            with suppress(UnicodeDecodeError):
+                return whole.decode("utf-8"), start + len(whole)
         return "\ufffd", error.end
 
 

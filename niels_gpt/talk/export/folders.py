@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
-from niels_gpt.base.family import Family, family_for
+from niels_gpt.base.family import Family, Form, family_for
 from niels_gpt.base.imported import Provenance
 from niels_gpt.chat_format import PROMPT, ROLES
 from niels_gpt.chat_template import ChatML
@@ -161,7 +161,7 @@ def export_transformers(talker: Talker, folder: Path, *, card: str, base: Proven
     sampling = {"do_sample": True, "temperature": SAMPLING.temperature, "top_k": SAMPLING.top_k}
     stops = {**ends, "eos_token_id": [ids.eos, ids.eot]} if ids.eos != ids.eot else ends
     write_json(folder / "generation_config.json", {**stops, "pad_token_id": ids.pad, **sampling})
-    weights = architecture.weights_to_transformers(talker.model.state_dict(), cfg)
+    weights = architecture.weights_to(talker.model.state_dict(), cfg, "transformers")
     # Copied: safetensors rejects tensors that share memory.
     save_weights(folder, {name: value.clone() for name, value in weights.items()})
     if isinstance(talker.tokenizer, HFTokenizer):
@@ -281,7 +281,7 @@ def architecture_of(cfg: ModelConfig, *, option: str) -> Family | NeoX:
 class NeoX:
     """GPT-NeoX, as which a model with the default block is exported. The tied head is listed besides the embedding."""
 
-    gguf_name = "gptneox"
+    name = "gptneox"  # GGUF's architecture
 
     def transformers_config(self, cfg: ModelConfig) -> dict[str, Any]:
         return {
@@ -302,10 +302,10 @@ class NeoX:
         fields = {theirs: getattr(cfg, ours) for ours, _, theirs in _NEOX_SETTINGS}
         return {**fields, "use_parallel_residual": False, "vocab_size": cfg.V}
 
-    def weights_to_transformers(
-        self, state_dict: Mapping[str, torch.Tensor], cfg: ModelConfig, *, by_head: bool = True
+    def weights_to(
+        self, state_dict: Mapping[str, torch.Tensor], cfg: ModelConfig, form: Form
     ) -> dict[str, torch.Tensor]:
-        """Return the weights by their names in transformers; Q, K and V of a head are contiguous if `by_head`."""
+        """Return the weights under the names of `form`; only in transformers, Q, K and V of a head are contiguous."""
         weights, order = {}, torch.cat((torch.arange(0, cfg.D, 2), torch.arange(1, cfg.D, 2)))
         for name, value in state_dict.items():
             module, _, part = name.rpartition(".")
@@ -316,13 +316,11 @@ class NeoX:
             if module == "attn.qkv":
                 q, k, v = value.unflatten(0, (3, cfg.H, cfg.D))
                 heads = torch.stack((q[:, order], k[:, order], v))
-                value = (heads.transpose(0, 1) if by_head else heads).flatten(0, 2)  # noqa: PLW2901
+                value = (heads.transpose(0, 1) if form == "transformers" else heads).flatten(0, 2)  # noqa: PLW2901
             weights[f"{block}{_NEOX_WEIGHTS[module]}.{part}"] = value
-        return weights
-
-    def weights_to_gguf(self, state_dict: Mapping[str, torch.Tensor], cfg: ModelConfig) -> dict[str, torch.Tensor]:
+        if form == "transformers":
+            return weights
         from gguf import MODEL_ARCH, get_tensor_name_map
 
         names = get_tensor_name_map(MODEL_ARCH.GPTNEOX, cfg.L)
-        weights = self.weights_to_transformers(state_dict, cfg, by_head=False)
         return {str(names.get_name(name, (".weight", ".bias"))): value for name, value in weights.items()}

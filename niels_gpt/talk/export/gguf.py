@@ -50,7 +50,7 @@ def export_gguf(
     except ImportError as error:
         raise ValueError("--gguf needs the package gguf: pip install 'niels_gpt[gguf]'") from error
     folder.mkdir(parents=True)
-    writer = GGUFWriter(folder / "model.gguf", architecture.gguf_name)
+    writer = GGUFWriter(folder / "model.gguf", architecture.name)
     writer.add_name(talker.name)
     if base is not None:
         writer.add_base_model_count(1)
@@ -62,13 +62,13 @@ def export_gguf(
     writer.add_file_type(_FILE_TYPES[precision])
     adding: dict[type, Any] = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
     for key, number in architecture.gguf_fields(cfg).items():
-        adding[type(number)](f"{architecture.gguf_name}.{key}", number)
+        adding[type(number)](f"{architecture.name}.{key}", number)
     if isinstance(talker.tokenizer, HFTokenizer):
         _add_pretrained(writer, talker, talker.tokenizer)
     else:
         _add_vocabulary(writer, pieces_of(talker.tokenizer), eot=talker.tokenizer.special_token_ids()["eot"])
         writer.add_chat_template(jinja_template(talker.renderer))
-    for name, weight in architecture.weights_to_gguf(talker.model.state_dict(), cfg).items():
+    for name, weight in architecture.weights_to(talker.model.state_dict(), cfg, "gguf").items():
         _add_weight(writer, name, weight.detach().float().numpy(), precision)
     try:
         writer.write_header_to_file()
