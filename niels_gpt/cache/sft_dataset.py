@@ -17,7 +17,6 @@ from niels_gpt.chat_template import supervised
 from niels_gpt.files.checks import changed_files, described_by, read_meta
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
-from niels_gpt.tokenizer.vocabulary import token_dtype
 
 _ROWS_AT_ONCE = 1024  # examples whose targets are counted together, which bounds the memory
 
@@ -25,8 +24,8 @@ _ROWS_AT_ONCE = 1024  # examples whose targets are counted together, which bound
 class SFTExampleDataset:
     """Dataset of the chats in one token file, each cut to T+1 tokens and read on request.
 
-    An answer stands between `asst_id`, one id or several in a row, and `end_id` (None: `eot_id`). If `asst_id` is None,
-    all three and the type of the ids are read from the meta.json next to the file.
+    An answer stands between `asst_id`, one id or several in a row, and `eot_id`. If `asst_id` is None, these marks and
+    the type of the ids are those of `meta`, by default of the meta.json next to the file.
     """
 
     def __init__(
@@ -38,20 +37,17 @@ class SFTExampleDataset:
         device: str,
         eot_id: int,
         asst_id: int | Sequence[int] | None = None,
-        end_id: int | None = None,
-        dtype: np.dtype = TOKEN_DTYPE,
+        meta: Mapping[str, Any] | None = None,
     ) -> None:
+        end_id, dtype = eot_id, TOKEN_DTYPE
         if asst_id is None:
-            path = Path(tokens_path).with_name("meta.json")
-            if not path.is_file():
-                raise ValueError(f"{path} is missing, which names the assistant's id: build the cache, or give asst_id")
-            meta = read_meta(path, required=["token_dtype", "special_token_ids"])
-            dtype, (asst_id, end_id) = named_dtype(meta["token_dtype"]), answer_ids(meta)
+            meta = _meta_beside(Path(tokens_path)) if meta is None else meta
+            dtype, (asst_id, end_id) = named_dtype(meta["token_dtype"]), _answer_ids(meta)
+        self._asst, self._end = asst_id, end_id
         self._tokens = TokenFile.whole(tokens_path, dtype)
         self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
         self.lengths = np.minimum(self._lengths, T + 1)  # of what the model sees of each example
         self._T, self._device, self._eot = T, device, eot_id
-        self._asst, self._end = asst_id, eot_id if end_id is None else end_id
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -134,7 +130,14 @@ def best_fit(lengths: np.ndarray, *, room: int) -> list[np.ndarray]:
     return [np.array(row) for row in rows]
 
 
-def answer_ids(meta: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+def _meta_beside(tokens_path: Path) -> dict[str, Any]:
+    path = tokens_path.with_name("meta.json")
+    if not path.is_file():
+        raise ValueError(f"{path} is missing, which names the assistant's id: build the cache, or give asst_id")
+    return read_meta(path, required=["token_dtype", "special_token_ids"])
+
+
+def _answer_ids(meta: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
     """Return the ids before an answer and the id after it, which a meta.json or the chat mix names."""
     special = meta["special_token_ids"]
     found = meta.get(ANSWER_IDS) or {"begin": [special["asst"]], "end": special["eot"]}
@@ -153,13 +156,11 @@ def open_chats(
         sources = {name: mix["sources"][name] for name in names}
         files = [file for source in sources.values() for file in source["files"]]
         raise_problems(changed_files(ranks.files(files), root=root), ranks=ranks)
-        asst_id, end_id = answer_ids(mix) if sources else (None, None)
 
         def dataset(name: str, split: str, device: str) -> SFTExampleDataset:
             paths = (root / sources[name]["folder"] / f"{split}_{end}" for end in ("tokens.bin", "idx.npy"))
-            how = {"eot_id": mix["special_token_ids"]["eot"], "asst_id": asst_id, "end_id": end_id}
-            dtype = token_dtype(mix["vocab_size"])
-            found = SFTExampleDataset(*paths, T=T, device=device, dtype=dtype, **how).answered()
+            eot_id = mix["special_token_ids"]["eot"]
+            found = SFTExampleDataset(*paths, T=T, device=device, eot_id=eot_id, meta=mix).answered()
             if not len(found):
                 raise ValueError(
                     f"{name}: no chat for {split} has an answer within model.T = {T} tokens: raise model.T"
