@@ -155,7 +155,7 @@ def test_a_process_in_a_session_of_its_own_ends_with_a_killed_parent() -> None:
 def test_every_host_checks_all_its_files() -> None:
     files = list("abcde")
     for host in range(2):
-        ranks = [Ranks(2 * host + i, 4, local_rank=i, local_size=2, host=host) for i in range(2)]
+        ranks = [Ranks(2 * host + i, 4, local_rank=i, local_size=2) for i in range(2)]
         assert sorted(file for rank in ranks for file in rank.files(files)) == files
 
 

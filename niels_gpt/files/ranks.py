@@ -26,7 +26,6 @@ class Ranks:
     size: int = 1
     local_rank: int = 0  # within its host
     local_size: int = 1  # processes on this host
-    host: int = 0
 
     @property
     def first(self) -> bool:
@@ -108,7 +107,6 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
             size=distributed.get_world_size(),
             local_rank=int(os.environ["LOCAL_RANK"]),
             local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
-            host=int(os.environ["GROUP_RANK"]),
         )
     finally:
         distributed.destroy_process_group()
