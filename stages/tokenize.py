@@ -13,7 +13,6 @@ from niels_gpt.cache.token_parts import (
     listed_names,
     write_sft_files,
 )
-from niels_gpt.chat_template import chat_renderer
 from niels_gpt.data.corpus.parts import Texts
 from niels_gpt.data.corpus.split_files import Splits
 from niels_gpt.files.atomic import write_json
@@ -23,7 +22,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_engine, open_source, place_of
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Splits, meta: dict[str, Any]) -> None:
@@ -69,8 +68,7 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
     out = stage.out(place)
     out.mkdir()
     examples = encode_chats(tokenizer, texts, splits, budgets=stage.source.budget.by_split())
-    dtype = token_dtype(tokenizer.vocab_size)
-    totals = write_sft_files(out, examples, chat=chat_renderer(tokenizer), dtype=dtype)
+    totals = write_sft_files(out, examples, tokenizer=tokenizer)
     for split in ("train", "val"):
         if not totals[f"{split}_examples"]:
             raise ValueError(

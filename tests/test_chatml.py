@@ -32,7 +32,6 @@ from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer import HFTokenizer
 from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
-from niels_gpt.tokenizer.vocabulary import token_dtype
 from stages.cache import join_manifests
 from tests.tiny_base import CHAT, LINE, SMOLLM2_TEMPLATE
 
@@ -181,9 +180,9 @@ def test_datasets_learn_answers_by_the_ids_that_their_manifest_names(
     assert int(found.targets(np.array([0]))[0]) == len(answers)
     assert int(x[0, -1]) == 0  # padding: the end-of-text id, which no chat contains
 
-    folder, rows = tmp_path / "chats", [np.array(chat.example(CHAT), dtype=token_dtype(tokenizer.vocab_size))] * 3
+    folder, rows = tmp_path / "chats", [np.array(chat.example(CHAT), dtype=tokenizer.dtype)] * 3
     folder.mkdir()
-    write_sft_files(folder, {"train": rows, "val": rows}, chat=chat, T=200)
+    write_sft_files(folder, {"train": rows, "val": rows}, tokenizer=tokenizer, T=200)
     files = list_files(folder, "*_*.*", published="chats")
     manifest = {**describe_tokenizer(tokenizer), **describe_chats(tokenizer), "folder": "chats", "files": files}
     write_json(tmp_path / "manifests/own.json", manifest)

@@ -23,7 +23,7 @@ from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.token_parts import describe_tokenizer, write_sft_files
 from niels_gpt.cache.windows import Places, open_mix
 from niels_gpt.chat_format import chat_key
-from niels_gpt.chat_template import chat_renderer, format_chat
+from niels_gpt.chat_template import format_chat
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
 from niels_gpt.config import Renderer, to_dict
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
@@ -132,7 +132,7 @@ def write_chats(name: str, answer: str) -> None:
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
     ids = np.array(format_chat(VOCABULARY, turns), dtype="<u2")
     splits = {"train": [ids] * 6, "val": [ids] * 3}
-    write_sft_files(folder, splits, chat=chat_renderer(VOCABULARY), T=32)
+    write_sft_files(folder, splits, tokenizer=VOCABULARY, T=32)
     manifest = {
         **describe_tokenizer(VOCABULARY),
         "tokenizer_sha256": "0",

@@ -23,7 +23,7 @@ from niels_gpt.files.atomic import atomic_path
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.tokenizers import copy_tokenizer, tokenizer_file, write_tokenizer_meta
-from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 def build_pretrain_cache(
@@ -125,8 +125,7 @@ def _write_shards(
 
     Shards have a fixed size, so a document may span two or more of them. `facts` are entries of meta.json.
     """
-    dtype = token_dtype(tokenizer.vocab_size)
-    shard_tokens = shard_bytes // dtype.itemsize
+    shard_tokens = shard_bytes // tokenizer.dtype.itemsize
     if shard_tokens < 1:
         raise ValueError(f"shard_bytes must hold at least one token, got {shard_bytes}")
     offsets, tokens = {split: array("q") for split in SPLITS}, dict.fromkeys(SPLITS, 0)
@@ -139,7 +138,7 @@ def _write_shards(
             cuts = range(shard_tokens - used, len(ids), shard_tokens)
             for number, part in enumerate(np.split(ids, cuts), shard):
                 with (folder / split / f"shard_{number:05d}.bin").open("ab") as file:
-                    file.write(part.astype(dtype).data)
+                    file.write(part.data)
             tokens[split] += len(ids)
         for split, starts in offsets.items():
             np.save(folder / split / "offsets.npy", np.array(starts, dtype=np.int64))
@@ -166,7 +165,7 @@ def build_sft_cache(
     is never divided. Examples without supervised tokens in their first T+1 (all, if T is None) are dropped and counted.
     The split needs the number of examples, so the whole stream is first written to a temporary file, not to memory.
     """
-    chat, dtype = chat_renderer(tokenizer), token_dtype(tokenizer.vocab_size)
+    chat, dtype = chat_renderer(tokenizer), tokenizer.dtype
     split_units: list[Hashable] = []  # the group of each example; without groups, every example is its own
 
     def rendered() -> Iterator[np.ndarray]:
@@ -188,9 +187,8 @@ def build_sft_cache(
                 split: (ids[starts[i] : starts[i] + lengths[i]] for i in rows)
                 for split, rows in zip(SPLITS, (train, val), strict=True)
             },
-            chat=chat,
+            tokenizer=tokenizer,
             T=T,
-            dtype=dtype,
         )
         for split in SPLITS:
             if not totals[f"{split}_examples"]:

@@ -9,16 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.files.checks import Damaged
-from niels_gpt.tokenizer.vocabulary import token_dtype
 
 ANSWER_IDS = "answer_ids"  # key, in a meta.json of chats, of the ids before and after an answer
 TOKEN_DTYPE = np.dtype("<u2")  # of every vocabulary up to 65,536 entries
+# Types of ids by their names in a meta.json.
 _DTYPES: dict[str, np.dtype] = {"uint16-le": TOKEN_DTYPE, "uint32-le": np.dtype("<u4")}
-
-
-def dtype_name(vocab_size: int) -> str:
-    """Return the name of the id type for a meta.json."""
-    return f"{token_dtype(vocab_size).name}-le"
 
 
 def named_dtype(name: str) -> np.dtype:

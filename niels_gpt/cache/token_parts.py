@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, dtype_name, read_offsets, write_token_file
-from niels_gpt.chat_template import ChatRenderer, chat_renderer, supervised
+from niels_gpt.cache.formats import ANSWER_IDS, read_offsets, write_token_file
+from niels_gpt.chat_template import chat_renderer, supervised
 from niels_gpt.data.corpus.parts import Texts, read_contents
 from niels_gpt.data.corpus.split_files import SplitPart, Splits
 from niels_gpt.files.checks import describe_file
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts
 from niels_gpt.tokenizer.tokenizers import load_tokenizer, tokenizer_files, tokenizer_sha256
-from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 # Limits of a batch given to the encoder. The second keeps several whole books out of one batch: ids are Python integers
 # before they become an array.
@@ -37,7 +37,7 @@ def encode_documents(tokenizer: Tokenizer, texts: Iterable[str], *, threads: int
     the ids of another are converted to an array. The result does not depend on the number of threads.
     """
     workers = threads or os.cpu_count() or 1
-    eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=token_dtype(tokenizer.vocab_size))
+    eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=tokenizer.dtype)
     batches = _batches(texts)
     pending: deque[Future[list[np.ndarray]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
@@ -67,15 +67,14 @@ def write_sft_files(
     folder: Path,
     splits: Mapping[str, Iterable[np.ndarray]],
     *,
-    chat: ChatRenderer,
+    tokenizer: Tokenizer,
     T: int | None = None,
-    dtype: np.dtype = TOKEN_DTYPE,
 ) -> dict[str, int]:
     """Write the token files of each split and return counts for meta.json.
 
     Examples without a supervised target within the first T+1 tokens (all, if T is None) are dropped and counted.
     """
-    totals: dict[str, int] = {}
+    chat, totals = chat_renderer(tokenizer), dict[str, int]()
     for split, examples in splits.items():
         dropped = 0
 
@@ -89,7 +88,7 @@ def write_sft_files(
                     dropped += 1
 
         files = (folder / f"{split}_tokens.bin", folder / f"{split}_idx.npy")
-        totals[f"{split}_examples"], totals[f"{split}_tokens"] = write_token_file(*files, kept(), dtype=dtype)
+        totals[f"{split}_examples"], totals[f"{split}_tokens"] = write_token_file(*files, kept(), dtype=tokenizer.dtype)
         totals[f"{split}_dropped"] = dropped
     return totals
 
@@ -105,7 +104,7 @@ def describe_chats(tokenizer: Tokenizer) -> dict[str, Any]:
 def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the tokenizer's metadata for a cache's meta.json."""
     return {
-        "token_dtype": dtype_name(tokenizer.vocab_size),
+        "token_dtype": f"{tokenizer.dtype.name}-le",
         "tokenizer_sha256": tokenizer_sha256(tokenizer),
         "vocab_size": tokenizer.vocab_size,
         "special_token_ids": tokenizer.special_token_ids(),
@@ -134,7 +133,6 @@ def encode_part(item: PartToEncode, worker: Worker) -> Record:
     A split without rows in this part gets no files. The bytes depend on the part, the tokenizer and the split alone.
     """
     tokenizer = _unpacked(*item.tokenizer)
-    dtype = token_dtype(tokenizer.vocab_size)
     files: list[dict[str, Any]] = []
     counts: dict[str, dict[str, int]] = {}
     with item.part.reading() as (path, rows):
@@ -146,7 +144,7 @@ def encode_part(item: PartToEncode, worker: Worker) -> Record:
             with item.tokens.writing(ids) as ids_path, item.tokens.writing(idx) as idx_path:
                 texts = _told(worker.tick, read_contents(path, rows[split]))
                 documents = encode_documents(tokenizer, texts, threads=worker.threads)
-                number, tokens = write_token_file(ids_path, idx_path, documents, dtype=dtype)
+                number, tokens = write_token_file(ids_path, idx_path, documents, dtype=tokenizer.dtype)
                 counts[split] = {"documents": number, "tokens": tokens}
                 files += [{"file": ids, **describe_file(ids_path)}, {"file": idx, **describe_file(idx_path)}]
     return {"files": files, **counts}
@@ -218,7 +216,7 @@ def encode_chats(
 
     `budgets` limits the tokens of each split (None: no limit); it ends before the first chat that exceeds its budget.
     """
-    chat, dtype = chat_renderer(tokenizer), token_dtype(tokenizer.vocab_size)
+    chat = chat_renderer(tokenizer)
 
     def rendered(name: str) -> Iterator[np.ndarray]:
         total, budget = 0, budgets[name]
@@ -226,7 +224,7 @@ def encode_chats(
             with part.reading() as (path, rows):
                 for batch in read_contents(path, rows[name]):
                     for messages in batch:
-                        ids = np.array(chat.example(messages), dtype=dtype)
+                        ids = np.array(chat.example(messages), dtype=tokenizer.dtype)
                         total += len(ids)
                         if budget is not None and total > budget:
                             return

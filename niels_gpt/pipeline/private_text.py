@@ -20,7 +20,6 @@ from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.pipeline.stores import open_documents, token_places
 from niels_gpt.pipeline.training import execution_of, first_model, open_pretraining, train_to_the_end
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.tokenizer.vocabulary import token_dtype
 
 if TYPE_CHECKING:
     from niels_gpt.leak.extraction import Questions
@@ -80,7 +79,7 @@ def measure_planted_run(stage: Stage) -> dict[str, Any]:
             folder=Path(copies),
             seed=settings.seed,
             apart=params.train.document_mask,
-            dtype=token_dtype(tokenizer.vocab_size),
+            dtype=tokenizer.dtype,
         )
         task = replace(task, train={**task.train, source: planted})
         model = first_model(model_cfg, task.cfg, execution=execution)

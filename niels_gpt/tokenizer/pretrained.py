@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from niels_gpt.files.checks import Damaged, read_meta
-from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, Tokenizer, token_dtype
+from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, Tokenizer
 
 if TYPE_CHECKING:
     from niels_gpt.config import Renderer
@@ -105,7 +105,7 @@ class HFTokenizer(Tokenizer):
             ids: list[int] = []
             for number, part in enumerate(parts):
                 ids += self._stand_ins.encode(part) if number % 2 else next(encoded).ids
-            rows.append(np.array(ids, dtype=token_dtype(self.vocab_size)))
+            rows.append(np.array(ids, dtype=self.dtype))
         return rows
 
     def named_id(self, key: str) -> int | None:

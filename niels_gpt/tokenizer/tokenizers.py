@@ -110,7 +110,7 @@ class ByteTokenizer(Tokenizer):
         return {name: BYTE_VALUES + i for i, name in enumerate(SPECIAL_NAMES)}
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [np.frombuffer(text.encode("utf-8"), np.uint8).astype("<u2") for text in texts]
+        return [np.frombuffer(text.encode("utf-8"), np.uint8).astype(self.dtype) for text in texts]
 
 
 PART_CHARACTERS = 256
@@ -164,7 +164,7 @@ class SentencePieceTokenizer(Tokenizer):
         rows = []
         for parts in cut:
             ids = chain.from_iterable(self._space_mark if part == SPACE_MARK else next(encoded) for part in parts)
-            rows.append(np.fromiter(ids, dtype="<u2"))
+            rows.append(np.fromiter(ids, dtype=self.dtype))
         return rows
 
     def _piece_bytes(self, id: int) -> bytes:

@@ -43,7 +43,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of each text: `(n,)` of `token_dtype(vocab_size)`."""
+        """Return the ids of each text: `(n,)` of `dtype`."""
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.encode_batch([text])[0].tolist()
@@ -52,6 +52,11 @@ class Tokenizer(ABC):
     @property
     def vocab_size(self) -> int:
         return len(self._pieces)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Return the type in which ids are stored."""
+        return token_dtype(self.vocab_size)
 
     def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
         """Return the text of the ids; control tokens have none and are skipped."""
