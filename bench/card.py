@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -63,7 +62,7 @@ def row(name: str, cards: Sequence[Card]) -> str:
 def main() -> None:
     params, tokenizer = read_params()[0], load_tokenizer(layout.TOKENIZER)
     T = params.model.T
-    chats = open_chats(layout.CHAT_MIX, names=list(params.chats), T=T, device="cpu", root=Path())
+    chats = open_chats(layout.CHAT_MIX, names=list(params.chats), T=T, device="cpu")
     replies = held_out_replies(chats.val, tokenizer, weights=params.p_sft, at_most=64)
     mix = open_mix(layout.MIX, places=token_places(params))
     known = known_words((stream.arrays for stream in mix.train.values()), tokenizer)

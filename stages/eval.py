@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from niels_gpt.cache.sft_dataset import open_chats
@@ -77,7 +76,7 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
     # A base knows its chat format before any fine-tuning, so all models are scored: how much of it is forgotten?
     answering = list(models) if base else [layout.TUNED.name] if tuned else []
     if answering and stage.params.chats:
-        chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
+        chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device)
         for source, name in chats.val_names.items():
             marks, counts[name] = quoted_chats(chats.val[source], spans[source], tokenizer)
             for model_name in answering:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.windows import open_mix
@@ -32,7 +31,7 @@ def tune(stage: Stage, execution: Execution) -> None:
     model = pretrained(params, params.sft, device=device)
     T = model.cfg.T
     mix = open_mix(layout.MIX, places=token_places(params), documents=params.train.document_mask, ranks=ranks)
-    chats = open_chats(layout.CHAT_MIX, names=list(p_sft), T=T, device=device, root=Path(), ranks=ranks)
+    chats = open_chats(layout.CHAT_MIX, names=list(p_sft), T=T, device=device, ranks=ranks)
     val = {name: mix.val[name] for name in p_val}
     text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device)
     replay = None

@@ -183,12 +183,12 @@ def test_datasets_learn_answers_by_the_ids_that_their_manifest_names(
     folder, rows = tmp_path / "chats", [np.array(chat.example(CHAT), dtype=tokenizer.dtype)] * 3
     folder.mkdir()
     write_sft_files(folder, {"train": rows, "val": rows}, tokenizer=tokenizer, T=200)
-    files = list_files(folder, "*_*.*", published="chats")
-    manifest = {**describe_tokenizer(tokenizer), **describe_chats(tokenizer), "folder": "chats", "files": files}
+    files = list_files(folder, "*_*.*", published=str(folder))
+    manifest = {**describe_tokenizer(tokenizer), **describe_chats(tokenizer), "folder": str(folder), "files": files}
     write_json(tmp_path / "manifests/own.json", manifest)
     joined = join_manifests(tmp_path / "manifests", {"own": "val_own"}, required=["special_token_ids"])
     write_json(tmp_path / "mix.json", joined)
-    opened = open_chats(tmp_path / "mix.json", names=["own"], T=200, device="cpu", root=tmp_path)
+    opened = open_chats(tmp_path / "mix.json", names=["own"], T=200, device="cpu")
     targets = opened.val["own"].examples(np.array([0]))[2]
     assert targets[targets != IGNORE_INDEX].tolist() == answers
     (reply,) = held_out_replies(opened.val, tokenizer, weights={"own": 1.0}, at_most=1)

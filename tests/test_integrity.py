@@ -117,7 +117,7 @@ def test_documents_to_memorize_are_read_from_unchanged_files(caches: Path) -> No
 
 def test_a_changed_token_file_or_chat_is_refused_before_a_token_is_read(caches: Path) -> None:
     def chats() -> object:
-        return open_chats("cache/chat_mix.json", names=["own"], T=32, device="cpu", root=Path())
+        return open_chats("cache/chat_mix.json", names=["own"], T=32, device="cpu")
 
     assert set(opened_mix().train) == {"notes"}
     chats()
@@ -139,7 +139,7 @@ def test_a_mix_with_a_changed_byte_opens_or_is_refused_with_a_clear_error(caches
                 if names is None:
                     opened_mix(path)
                 else:
-                    open_chats(path, names=names, T=32, device="cpu", root=Path())
+                    open_chats(path, names=names, T=32, device="cpu")
             Path(path).write_bytes(whole)
     Path("cache/mix.json").write_text("{}")
     with pytest.raises(ValueError, match=r"cache/mix\.json is not what was written \('sources' is not in it\)"):

@@ -146,7 +146,7 @@ def test_every_row_comes_out_in_its_split_and_every_file_is_named_with_its_hash(
     }
     assert chat_files == {path for path in Path("cache/tokens/chat").glob("*/*") if path.name != "meta.json"}
     assert set(open_mix("cache/mix.json", places=Places(Path("cache/tokens/text"))).train) == set(params.texts)
-    opened = open_chats("cache/chat_mix.json", names=list(params.chats), T=24, device="cpu", root=rows)
+    opened = open_chats("cache/chat_mix.json", names=list(params.chats), T=24, device="cpu")
     assert {name: len(dataset) for name, dataset in opened.train.items()} == dict.fromkeys(params.chats, 15)
 
 
@@ -191,12 +191,12 @@ def test_chats_without_an_answer_within_the_context_are_encoded_and_left_out_by_
     assert chats(out, "val") == [format_chat(TOK, EXCHANGES[i]) for i in VAL]
     run(cache_stage.main, "cache", "", params, "cache/mix.json", "cache/chat_mix.json")
     for T, without in ((24, {3, 5}), (64, set())):
-        opened = open_chats("cache/chat_mix.json", names=["dolly15k"], T=T, device="cpu", root=rows)
+        opened = open_chats("cache/chat_mix.json", names=["dolly15k"], T=T, device="cpu")
         for dataset, numbers in ((opened.train["dolly15k"], TRAIN), (opened.val["dolly15k"], VAL)):
             whole = [format_chat(TOK, EXCHANGES[i]) for i in numbers if i not in without]
             assert [dataset.whole(row).tolist() for row in range(len(dataset))] == whole
     with pytest.raises(ValueError, match=r"dolly15k: no chat for train has an answer within model\.T = 4 tokens"):
-        open_chats("cache/chat_mix.json", names=["dolly15k"], T=4, device="cpu", root=rows)
+        open_chats("cache/chat_mix.json", names=["dolly15k"], T=4, device="cpu")
 
 
 def test_a_budget_ends_before_the_first_chat_that_exceeds_it(rows: Path) -> None:

@@ -401,7 +401,7 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
     run_here(eval_stage.main, "eval", params)
     scores = read_metrics(Path("metrics/eval.json"))
     held_out = open_mix("cache/mix.json", places=PLACES)
-    chats = open_chats("cache/chat_mix.json", names=list(CHATS), T=32, device="cpu", root=Path())
+    chats = open_chats("cache/chat_mix.json", names=list(CHATS), T=32, device="cpu")
     text_names, chat_names = set(held_out.val_names.values()), set(chats.val_names.values())
     assert set(scores["pretrain"]) == text_names
     assert set(scores["sft"]) == text_names | chat_names

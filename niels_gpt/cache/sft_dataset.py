@@ -145,7 +145,7 @@ def _answer_ids(meta: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
 
 
 def open_chats(
-    path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path, ranks: Ranks = ALONE
+    path: str | Path, *, names: Sequence[str], T: int, device: str, ranks: Ranks = ALONE
 ) -> Mix[SFTExampleDataset]:
     """Return the datasets of the sources `names` of a chat mix, after checking the hashes of their files.
 
@@ -155,10 +155,10 @@ def open_chats(
         mix = read_meta(path)
         sources = {name: mix["sources"][name] for name in names}
         files = [file for source in sources.values() for file in source["files"]]
-        raise_problems(changed_files(ranks.files(files), root=root), ranks=ranks)
+        raise_problems(changed_files(ranks.files(files), root=Path()), ranks=ranks)
 
         def dataset(name: str, split: str, device: str) -> SFTExampleDataset:
-            paths = (root / sources[name]["folder"] / f"{split}_{end}" for end in ("tokens.bin", "idx.npy"))
+            paths = (Path(sources[name]["folder"], f"{split}_{end}") for end in ("tokens.bin", "idx.npy"))
             eot_id = mix["special_token_ids"]["eot"]
             found = SFTExampleDataset(*paths, T=T, device=device, eot_id=eot_id, meta=mix).answered()
             if not len(found):

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import groupby, zip_longest
-from pathlib import Path
 from typing import Annotated
 
 import click
@@ -270,7 +269,7 @@ def _chats(rows: int, *, color: bool) -> Iterator[str]:
     from niels_gpt.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(layout.TOKENIZER)
-    for name, examples in open_chats(layout.CHAT_MIX, names=names, T=T, device="cpu", root=Path()).train.items():
+    for name, examples in open_chats(layout.CHAT_MIX, names=names, T=T, device="cpu").train.items():
         for row in range(min(rows, len(examples))):
             x, y, masked = (tensor[0].tolist() for tensor in examples.examples(np.array([row])))
             learned = [False, *(target != IGNORE_INDEX for target in masked)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def open_sources(params: Params, *, T: int, private: bool) -> dict[str, tuple[Documents, Documents]]:
     """Return (training, held-out) documents of private or of public sources by name; a chat is a document."""
     names = [name for name, source in params.chats.items() if source.private == private]
-    chats = open_chats(layout.CHAT_MIX, names=names, T=T, device="cpu", root=Path())
+    chats = open_chats(layout.CHAT_MIX, names=names, T=T, device="cpu")
     mix, places = read_meta(layout.MIX), token_places(params)
     texts: dict[str, tuple[Documents, Documents]] = {}
     for name in (name for name, source in params.texts.items() if source.private == private):
