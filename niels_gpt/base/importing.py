@@ -108,15 +108,12 @@ def fetch_model(name: str, revision: str | None) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     fetched = [*_FETCHED, *_LICENCES, *_NOTICES, "README.md"]
-
-    def fetch(**how: Any) -> Path:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=fetched, **how))
-
+    fetch = partial(snapshot_download, name, revision=revision, allow_patterns=fetched)
     if not hub.is_offline():
         hub.check_reachable(name)
-        return hub.retried(fetch, path=name, what="model")
+        return Path(hub.retried(fetch, path=name, what="model"))
     try:
-        return fetch(local_files_only=True)
+        return Path(fetch(local_files_only=True))
     except LocalEntryNotFoundError as error:
         raise hub.HubError(
             f"model {name} at {revision} is not in the local cache, and HF_HUB_OFFLINE is set: unset it, or put a copy "

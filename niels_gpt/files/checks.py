@@ -110,16 +110,15 @@ def check_keys(tree: Any, required: Sequence[str], *, path: str | Path) -> None:
         raise Damaged(path, f"lacks {', '.join(missing)}: build it again")
 
 
-_EVERY: dict[str, type] = {"*": dict, "[]": list}
-
-
 def _has(tree: Any, parts: Sequence[str]) -> bool:
     if not parts:
         return True
-    if kind := _EVERY.get(parts[0]):
-        items = tree.values() if isinstance(tree, dict) else tree
-        return isinstance(tree, kind) and all(_has(item, parts[1:]) for item in items)
-    return isinstance(tree, dict) and parts[0] in tree and _has(tree[parts[0]], parts[1:])
+    first, rest = parts[0], parts[1:]
+    if first == "*":
+        return isinstance(tree, dict) and all(_has(value, rest) for value in tree.values())
+    if first == "[]":
+        return isinstance(tree, list) and all(_has(item, rest) for item in tree)
+    return isinstance(tree, dict) and first in tree and _has(tree[first], rest)
 
 
 @contextmanager
