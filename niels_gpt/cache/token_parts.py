@@ -24,6 +24,7 @@ from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts
 from niels_gpt.tokenizer.tokenizers import load_tokenizer, tokenizer_files, tokenizer_sha256
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
+SPLITS = ("train", "val")
 # Limits of a batch given to the encoder. The second keeps several whole books out of one batch: ids are Python integers
 # before they become an array.
 _BATCH_TEXTS = 64
@@ -109,9 +110,6 @@ def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         "vocab_size": tokenizer.vocab_size,
         "special_token_ids": tokenizer.special_token_ids(),
     }
-
-
-SPLITS = ("train", "val")
 
 
 @dataclass(frozen=True)
