@@ -15,6 +15,7 @@ from statistics import fmean
 
 from bench.rounds import print_result
 from niels_gpt.data.corpus.split import split_by_hash, split_rows
+from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.types import Chat, Request
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline import layout
@@ -45,7 +46,7 @@ def first_exchange(number: int, chat: Chat) -> Exchange:
 def trained_exchanges(source: Source) -> list[Exchange]:
     """Return the exchanges of the training dialogues in file order, without dialogues that the assistant begins."""
     request = Request(source.input, revision=None, max_tokens=None, patience_s=0.0)
-    chats, rule = list(source.kind.read(source.settings(), request)), source.split
+    chats, rule = list(source_kinds()[source.load.kind].read(source.load.settings(), request)), source.split
     if rule.by == "hash":
         rows = split_by_hash([chat.id for chat in chats], rule)["train"].tolist()
     else:
