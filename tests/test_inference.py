@@ -25,6 +25,7 @@ from niels_gpt.inference.sampling import (
     SeededNoise,
     next_noise,
     noise_of,
+    penalise,
     topk_of_parts,
 )
 from niels_gpt.model.decoder import Decoder
@@ -215,7 +216,7 @@ def test_adjusted_logits_are_those_written_out() -> None:
         penalties.count(token)
     for row in logits:
         expected = reference_logits(row, sampling, prompt, said)
-        assert penalties.applied(row).tolist() == pytest.approx(expected, abs=1e-5)
+        assert penalise(row[None], [penalties])[0].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def reference_draw(logits: torch.Tensor, sampling: Sampling, prompt: Sequence[int], said: Sequence[int]) -> list[float]:

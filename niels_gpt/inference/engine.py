@@ -25,6 +25,7 @@ from niels_gpt.inference.sampling import (
     Source,
     next_keys,
     next_noise,
+    penalise,
     score_ids,
 )
 from niels_gpt.model.gpt import GPT
@@ -220,17 +221,17 @@ class Engine:
             ids[row.slot], starts[row.slot] = row.ids[-1], len(self._cached[row.slot])
         sampled = [row for row in rows if row.sampling.temperature > 0]
         sources = {row.slot: row.noise for row in sorted(sampled, key=lambda row: row.slot)}
-        penalised = [row for row in rows if row.penalties is not None]
+        penalised = {row.slot: row.penalties for row in rows if row.penalties is not None}
         seeded = all(isinstance(source, SeededNoise) for source in sources.values())
         # Groups of rows are not recorded: they change whenever a row comes or goes.
         if isinstance(self._steps, RecordedSteps) and seeded and not penalised and self._draw.kind is not None:
             unseen = all(row.top_logprobs is None for row in rows)
             return self._steps.drawn(ids, starts, next_keys(sources, rows=b), self._draw, ahead=unseen)
         logits = self._steps.logits(ids, starts)
-        adjusted = logits.clone() if penalised else logits
-        for row in penalised:
-            assert row.penalties is not None
-            adjusted[row.slot] = row.penalties.applied(logits[row.slot])
+        adjusted = logits
+        if penalised:
+            where = torch.tensor(list(penalised), device=self._device)
+            adjusted = logits.index_copy(0, where, penalise(logits[where], list(penalised.values())))
         noise = next_noise(sources, rows=b, V=V, device=self._device)
         return logits, self._draw.ids(adjusted, noise).tolist()
 
