@@ -217,8 +217,7 @@ def doctor(
     wrong = [problem.path for problem in problems]
     for problem in problems:
         typer.echo(f"BAD  {visible(problem.sentence)}")
-    from niels_gpt.cli.doctor import examine
-    from niels_gpt.cli.sizing import seconds_to_train
+    from niels_gpt.cli.doctor import examine, examine_speed
 
     bad = len(problems)
     for finding in examine(params, folder=Path(), wrong=wrong):
@@ -226,8 +225,8 @@ def doctor(
         typer.echo(f"{'BAD ' if finding.fix else 'note' if finding.advice else 'ok  '} {finding.what}")
         if to_do := finding.fix or finding.advice:
             typer.echo(f"     -> {to_do}")
-    for stage, pace in (seconds_to_train(params) if speed and not bad else {}).items():
-        typer.echo(f"ok   {stage} will take {pace}")
+    for finding in examine_speed(params) if speed and not bad else ():
+        typer.echo(f"ok   {finding.what}")
     raise typer.Exit(bool(bad))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from niels_gpt.base.imported import is_imported
-from niels_gpt.cli.sizing import execution_of, look_ahead, model_config, size_on_disk, trained_stages
+from niels_gpt.cli.sizing import execution_of, look_ahead, model_config, seconds_to_train, size_on_disk, trained_stages
 from niels_gpt.config import ModelConfig
 from niels_gpt.data import hub
 from niels_gpt.data.corpus.mix import read_too_often
@@ -74,6 +74,12 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         yield Finding(f"{model}: {'skipped, since sft.run is false' if skipped else trained}")
     if all(map(sound, ("base", "model", "p_train", "sources", "tokenizer", "train"))):
         yield from _outlook(params, folder)
+
+
+def examine_speed(params: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield how long each training of a run will take here, by real steps."""
+    for stage, pace in seconds_to_train(params).items():
+        yield Finding(f"{stage} will take {pace}")
 
 
 def _base(name: str, folder: Path) -> Finding:
