@@ -138,8 +138,9 @@ def holding_to(record: Path) -> Iterator[None]:
 
 
 def _imported_files() -> set[str]:
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return {os.path.relpath(file, code_root()) for file in files if file}
+    own = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in _PACKAGES]
+    root, files = code_root(), (getattr(module, "__file__", None) for module in own)
+    return {os.path.relpath(file, root) for file in files if file}
 
 
 @lru_cache(maxsize=512)
