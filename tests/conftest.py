@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -404,20 +404,37 @@ def one_thread_again() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+SharedOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
 @pytest.fixture(scope="session")
-def built_template(tmp_path_factory: pytest.TempPathFactory) -> Repo:
-    """Return a repository built by the first test process to get here; the others wait for it."""
+def shared_once(tmp_path_factory: pytest.TempPathFactory) -> SharedOnce:
+    """Return a function that makes a folder in the first test process to ask for it; the others wait for it."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
-    with (shared / "template.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        repo = Repo(shared / "template" / "repo")
-        if not (repo.path / "dvc.lock").exists():
-            make_repo(repo.path)
-            repo.run_here()
-            repo.commit("built")
-    return repo
+
+    def folder_of(name: str, make: Callable[[Path], object]) -> Path:
+        with (shared / f"{name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (shared / f"{name}.made").exists():
+                make(shared / name)
+                (shared / f"{name}.made").touch()
+        return shared / name
+
+    return folder_of
+
+
+@pytest.fixture(scope="session")
+def built_template(shared_once: SharedOnce) -> Repo:
+    """Return a repository in which every stage has run once, for tests to copy."""
+
+    def build(folder: Path) -> None:
+        repo = make_repo(folder / "repo")
+        repo.run_here()
+        repo.commit("built")
+
+    return Repo(shared_once("template", build) / "repo")
 
 
 @pytest.fixture

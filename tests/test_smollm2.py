@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 from niels_gpt.trace.index import Row, write_index
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SharedOnce
 
 pytestmark = [
     pytest.mark.dag,
@@ -46,14 +45,16 @@ THEIRS = {
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("smollm2") / "base"
-    origin = import_base("smollm2", folder, local=False)
-    assert (origin["family"], origin["licence"], origin["context"]) == ("llama", "apache-2.0", 8192)
-    assert origin["parameters"] == 134_515_008
-    assert (folder / "LICENSE.txt").is_file()
-    yield folder
-    shutil.rmtree(folder)
+def imported(shared_once: SharedOnce) -> Path:
+    """Return the folder of the imported model, the same for all test processes: an import takes half a minute."""
+
+    def make(folder: Path) -> None:
+        origin = import_base("smollm2", folder, local=False)
+        assert (origin["family"], origin["licence"], origin["context"]) == ("llama", "apache-2.0", 8192)
+        assert origin["parameters"] == 134_515_008
+        assert (folder / "LICENSE.txt").is_file()
+
+    return shared_once("smollm2", make)
 
 
 @pytest.fixture(scope="module")
