@@ -22,14 +22,13 @@ from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, LocalEngine, Worker
 from niels_gpt.tokenizer.pretrained import byte_alphabet
-from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from tests.ray_cluster import run_in_cluster, why_not
 
 PARTS = 4
 
 
 def corpus(folder: Path) -> Texts:
-    """Write a corpus and two tokenizers, with the same bytes every time; return the corpus."""
+    """Write a corpus and a pretrained tokenizer, with the same bytes every time; return the corpus."""
     dice, parts = np.random.default_rng(1), []
     for number in range(PARTS):
         path = folder / f"part-{number:05d}.parquet"
@@ -38,20 +37,20 @@ def corpus(folder: Path) -> Texts:
             path, DOCUMENT_SCHEMA, [Document(id=f"{number}/{i}", text=text) for i, text in enumerate(texts)]
         )
         parts.append(Part(path.name, *count, path.stat().st_size, sha256_file(path)))
-    write_tokenizer(folder / "tokenizer", model=None)
     tokens = ["<|endoftext|>", *byte_alphabet(), "th", "the"]
     fields = {"model": "gpt2", "pre": "smollm", "tokens": tokens, "merges": ["t h", "th e"]}
     fields["token_type"] = [3, *[1] * (len(tokens) - 1)]
-    write_tokenizer_from_gguf({f"tokenizer.ggml.{key}": value for key, value in fields.items()}, folder / "pretrained")
+    write_tokenizer_from_gguf({f"tokenizer.ggml.{key}": value for key, value in fields.items()}, folder / "tokenizer")
     return Texts(Store(str(folder)), tuple(parts), {}, "")
 
 
-def encoded(engine: Engine, texts: Texts, out: Path, *, by: str = "tokenizer") -> dict[str, Any]:
+def encoded(engine: Engine, texts: Texts, out: Path) -> dict[str, Any]:
     """Encode the corpus; return the manifest, and the SHA-256 of every file."""
     splits = Splits({}, Drawn(val_frac=0.2, seed=1))
     options: dict[str, Any] = {"budgets": {"train": None, "val": None}, "say": bool, "tick": bool}
-    tokenizer = Path(texts.store.root, by)
-    counted = encode_parts(engine, texts, splits, tokenizer, tokens=Store(str(out)), **options)
+    counted = encode_parts(
+        engine, texts, splits, Path(texts.store.root, "tokenizer"), tokens=Store(str(out)), **options
+    )
     files = {path.relative_to(out).as_posix(): sha256_file(path) for path in sorted(out.rglob("*")) if path.is_file()}
     return {"manifest": counted, "files": files}
 
@@ -71,9 +70,8 @@ def on_the_cluster(folder: Path) -> None:
     from niels_gpt.jobs.engine import RayEngine
 
     engine, texts = RayEngine(os.environ["RAY_ADDRESS"]), corpus(folder)
-    found = {"pretrained": encoded(engine, texts, folder / "bpe", by="pretrained")}
     token_parts.encode_part = killed_once
-    found["killed"] = encoded(engine, texts, folder / "killed")
+    found = encoded(engine, texts, folder / "killed")
     assert (folder / "killed.killed").exists()
     (folder / "found.json").write_text(json.dumps(found))
 
@@ -86,17 +84,13 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_this_process_also_when_a_work
         pytest.skip(reason)
     texts = corpus(tmp_path / "here")
     alone = encoded(LocalEngine(1), texts, tmp_path / "alone")
-    pretrained = encoded(LocalEngine(1), texts, tmp_path / "bpe", by="pretrained")
     script = (
         f"from pathlib import Path; from tests.test_ray import *; on_the_cluster(Path({str(tmp_path / 'there')!r}))"
     )
     done = run_in_cluster(2, sys.executable, "-c", script)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "there/found.json").read_text())
-    assert found["killed"] == alone
-    assert found["pretrained"] == pretrained
-    assert pretrained["files"].keys() == alone["files"].keys()
-    assert pretrained != alone
+    assert found == alone
     assert len(alone["files"]) == PARTS * 5  # two files per split, and a record
 
 
