@@ -179,11 +179,17 @@ def _dvc(arguments: list[str]) -> int:
     import dvc.utils.strictyaml
     from dvc.cli import main
 
-    dvc.stage.run._run = _run_stage
+    repro = runpy.run_path(str(ROOT / "niels_gpt/pipeline/repro.py"))
+
+    def run_stage(executable: str, cmd: str, *, cwd: str, env: dict[str, str], **_: Any) -> None:
+        assert cmd.startswith("python -m "), f"{cmd} is no stage of this project"
+        repro["run_forked"](cmd, lambda: become(cmd.split(), cwd=cwd, env=env))
+
+    dvc.stage.run._run = run_stage
+    dvc.dvcfile.modify_yaml = repro["modify_lock"]
     # DVC parses params.yaml again for each stage.
     parse = dvc.utils.serialize._yaml.parse_yaml
     dvc.utils.serialize._yaml.parse_yaml = dvc.utils.strictyaml.parse_yaml = _remembering(parse)
-    dvc.dvcfile.modify_yaml = runpy.run_path(str(ROOT / "niels_gpt/pipeline/repro.py"))["modify_lock"]
     code = main(arguments)
     gc.collect()  # before the interpreter shuts down: destructors left for later complain
     return code
@@ -201,25 +207,6 @@ def _remembering(parse: Callable[..., Any]) -> Callable[..., Any]:
         return deepcopy(known[text, path])
 
     return remembered
-
-
-def _run_stage(executable: str, cmd: str, *, cwd: str, env: dict[str, str], **_: Any) -> None:
-    from dvc.stage.exceptions import StageCmdFailedError
-
-    words = cmd.split()
-    assert words[:2] == ["python", "-m"], f"{cmd} is no stage of this project"
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        become(words, cwd=cwd, env=env)
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in DVC: Ctrl-C is for the stage
-    try:
-        _, status = os.waitpid(child, 0)
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    if status:
-        raise StageCmdFailedError(cmd, os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":

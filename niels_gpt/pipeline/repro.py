@@ -16,7 +16,7 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,16 +50,21 @@ def modify_lock(path: str, fs: object = None) -> Iterator[dict[str, Any]]:
 
 
 def run_stage(executable: str | None, cmd: str, *, cwd: str, env: Mapping[str, str], **how: object) -> None:
-    """Run `python -m MODULE` in a fork of this process and wait for it; replaces DVC's `_run`."""
-    from dvc.stage.exceptions import StageCmdFailedError
-
+    """Run `python -m MODULE` in a fork of this process, which has imported its libraries; replaces DVC's `_run`."""
     for name in LIBRARIES:
         importlib.import_module(name)
+    run_forked(cmd, lambda: _become(cmd.split()[2], cwd, env))
+
+
+def run_forked(cmd: str, become: Callable[[], NoReturn]) -> None:
+    """Call `become` in a fork, wait for it, and raise DVC's error if it ends with another code than 0."""
+    from dvc.stage.exceptions import StageCmdFailedError
+
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _become(cmd.split()[2], cwd, env)
+        become()
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in DVC: Ctrl-C is for the stage
     try:
         _, status = os.waitpid(child, 0)
