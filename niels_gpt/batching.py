@@ -4,8 +4,6 @@ The order of the random numbers is fixed (one multinomial per batch, then one ra
 the same batch, whether `_randints` makes them one by one or in bulk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,7 +26,7 @@ class Draw:
     choices: np.ndarray
     windows: np.ndarray
 
-    def take(self, rows: slice) -> Draw:
+    def take(self, rows: slice) -> "Draw":
         """Return the selection restricted to a slice of the rows."""
         return replace(self, choices=self.choices[rows], windows=self.windows[rows])
 

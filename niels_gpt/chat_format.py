@@ -1,7 +1,5 @@
 r"""Plain-text chat transcripts for v0 (byte-level) models: one "{role}: {content}\n" per turn."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence

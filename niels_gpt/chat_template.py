@@ -8,8 +8,6 @@
 What people wrote is always encoded as plain text: no content can contain a control token.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial

@@ -5,8 +5,6 @@ loads without an error. The archive comment, which every zip reader skips, there
 before it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from collections.abc import Mapping

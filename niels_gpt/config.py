@@ -8,8 +8,6 @@ Symbols, here and everywhere: `B` batch size in rows, `T` context length in toke
 size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, field, fields
@@ -157,7 +155,7 @@ class ModelConfig:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
         """Build from a plain mapping, as stored in a checkpoint.
 
         The sizes and dropout are required, so that no stored model silently gets a default size. rope_theta and the
@@ -172,7 +170,7 @@ class ModelConfig:
         return cfg
 
     @classmethod
-    def from_section(cls, values: Mapping[str, Any], **more: Any) -> ModelConfig:
+    def from_section(cls, values: Mapping[str, Any], **more: Any) -> "ModelConfig":
         """Build from a section of the parameters, which gives H (heads), `head_dim` (their width), or both.
 
         Equal models get equal configurations: a `head_dim` that is C/H is not stored.

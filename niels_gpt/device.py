@@ -1,7 +1,5 @@
 """Device selection, and glibc malloc settings that keep freed tensor memory in the process."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

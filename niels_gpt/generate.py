@@ -1,7 +1,5 @@
 """Text generation, and single-row reference implementations of top-k and sampling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

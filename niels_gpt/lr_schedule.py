@@ -1,7 +1,5 @@
 """Learning-rate schedule (linear warm-up, optional plateau, cosine or linear decay) and Muon's momentum schedule."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -9,8 +9,6 @@ and the datasets library shuffles what it streams from the hub.
 only the number of the next step to resume.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,7 +30,7 @@ def set_seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def make_generator(seed: int, device: str | None = None) -> torch.Generator:
+def make_generator(seed: int, device: str | None = None) -> "torch.Generator":
     """Return a new torch generator, independent of all others."""
     import torch
 

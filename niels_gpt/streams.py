@@ -4,8 +4,6 @@ The pipeline does not use this module; hashes decide there what it rebuilds. Her
 by document count, size and modification time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Stage `base`: import the pretrained model that training starts from, if params.yaml names one."""
 
-from __future__ import annotations
-
 from niels_gpt.base.importing import import_base
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage

@@ -3,8 +3,6 @@
 DVC cannot depend on a list of files that varies, so two small files name every token file of every source.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

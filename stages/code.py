@@ -1,7 +1,5 @@
 """Stage `code`: fingerprint the code of every stage, without comments and docstrings, for DVC to depend on."""
 
-from __future__ import annotations
-
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.pipeline import layout

@@ -1,7 +1,5 @@
 """Stage `curves`: metrics, learning curves and samples of the pretrained model, from its history."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from niels_gpt.files.checks import described_by

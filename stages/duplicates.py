@@ -1,7 +1,5 @@
 """Stage `duplicates`: find duplicate documents across all sources, and constrain the split of each source."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Stage `eval`: score each validation set in nats/token and bits per byte; report card, samples, curves of `sft`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

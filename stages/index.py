@@ -1,7 +1,5 @@
 """Stage `index`: index documents, to trace replies to them and search them; find held-out text in training text."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stage `leak`: measure what can be extracted of private sources; the numbers are public, the text is not."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

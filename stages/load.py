@@ -1,7 +1,5 @@
 """Stage `load@S`: convert one source to Parquet parts, with one row per document or chat and its sketch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from niels_gpt.data.corpus.loading import Slice, cut_source, digest_inputs, load_parts

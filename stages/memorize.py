@@ -1,7 +1,5 @@
 """Stage `memorize`: measure the extraction probability P(z) of the chosen documents before and after `splice`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from niels_gpt.files.checks import described_by, read_meta

@@ -1,7 +1,5 @@
 """Stage `report`: one HTML page on data, training runs and results, from the files of the other stages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stage `sft`: supervised fine-tuning of the pretrained model on chats, with loss on assistant tokens only."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from niels_gpt.cache.sft_dataset import open_chats

@@ -1,7 +1,5 @@
 """Stage `splice`: continue pretraining on chosen documents, cut at many positions, so that they are memorized."""
 
-from __future__ import annotations
-
 from niels_gpt.cache.windows import TokenStore
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout

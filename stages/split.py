@@ -1,7 +1,5 @@
 """Stage `split@S`: assign rows to train or validation, by row number; no text is copied."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from niels_gpt.data.corpus.parts import open_texts

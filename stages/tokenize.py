@@ -1,7 +1,5 @@
 """Stage `tokenize@S`: encode each row once; documents and turns end with the `eot` id."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from niels_gpt.cache.meta import describe_origin, write_meta

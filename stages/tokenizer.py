@@ -1,7 +1,5 @@
 """Stage `tokenizer`: write the tokenizer of the run: the base's, bytes, or SentencePiece trained on training rows."""
 
-from __future__ import annotations
-
 from niels_gpt.base.imported import TOKENIZER as BASE_TOKENIZER
 from niels_gpt.base.imported import open_base
 from niels_gpt.data.corpus.split_files import sampled_texts

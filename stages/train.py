@@ -1,7 +1,5 @@
 """Stage `train`: pretrain on the mix, with validation; an interrupted run resumes from its checkpoint."""
 
-from __future__ import annotations
-
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.training import first_model, open_pretraining, train_and_write, train_stage, trained_teacher
 from niels_gpt.train.task import Execution

@@ -7,8 +7,6 @@ Rotary embeddings pair up dimensions of a head in one of two orders. This projec
 and their gains are permuted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

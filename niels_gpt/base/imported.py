@@ -1,7 +1,5 @@
 """An imported base: the folder that `importing.py` writes, checked before training starts from it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A model comes from a wheel that is installed, a folder in transformers' form, a GGUF file, or the hub.
 """
 
-from __future__ import annotations
-
 from collections import UserDict
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -3,8 +3,6 @@
 For use without the pipeline, whose stages share the lower-level functions (chat rendering, encoding, writing).
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count

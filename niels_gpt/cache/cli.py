@@ -1,7 +1,5 @@
 """Command line for building all token caches without the pipeline: `python -m niels_gpt.cache.cli build-all`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial

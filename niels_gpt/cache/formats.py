@@ -1,7 +1,5 @@
 """Token file format: ids in a .bin (uint16, or uint32 for a large vocabulary), int64 document offsets in an .npy."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable
 from pathlib import Path

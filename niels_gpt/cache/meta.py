@@ -3,8 +3,6 @@
 It must not contain times or absolute paths, so that equal inputs give equal bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

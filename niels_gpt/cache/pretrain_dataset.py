@@ -1,7 +1,5 @@
 """Pretraining dataset: uniformly random windows of the token files in one folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

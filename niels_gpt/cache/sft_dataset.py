@@ -1,7 +1,5 @@
 """Fine-tuning dataset: whole chats with targets on the assistant's tokens; and opening the caches of a chat mix."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -96,7 +94,7 @@ class SFTExampleDataset:
         masked[: lengths.sum()] = np.where(learned, ids.astype(np.int64), IGNORE_INDEX)[inside]
         return torch.from_numpy(sequence[:-1]), torch.from_numpy(masked[1:]), torch.from_numpy(segments[:-1])
 
-    def answered(self) -> SFTExampleDataset:
+    def answered(self) -> "SFTExampleDataset":
         """Return the dataset without the examples that have no supervised target within T+1 tokens."""
         some = np.array_split(np.arange(len(self)), 1 + len(self) // _ROWS_AT_ONCE)
         there, kept = np.concatenate([self.targets(rows) for rows in some]) > 0, copy(self)

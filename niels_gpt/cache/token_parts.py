@@ -1,7 +1,5 @@
 """Tokenization of the parts of a source to token files, and of chats to one file per split."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections import deque

@@ -8,8 +8,6 @@ A stream may also have document offsets, from which attention is masked between 
 end-of-turn token cannot serve for that, since nothing rules it out within a document.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -43,7 +41,7 @@ class TokenFile:
     dtype: np.dtype = TOKEN_DTYPE
 
     @classmethod
-    def whole(cls, path: str | Path, dtype: np.dtype = TOKEN_DTYPE) -> TokenFile:
+    def whole(cls, path: str | Path, dtype: np.dtype = TOKEN_DTYPE) -> "TokenFile":
         size, each = Path(path).stat().st_size, dtype.itemsize
         if size == 0 or size % each:
             what = f"is no token file ({size} bytes, where a whole number of {each}-byte ids is expected)"
@@ -82,7 +80,7 @@ class TokenStream:
         self._ends: dict[int, np.ndarray] = {}  # T -> result of _window_ends
 
     @classmethod
-    def of(cls, source: bytes | TokenStream) -> TokenStream:
+    def of(cls, source: "bytes | TokenStream") -> "TokenStream":
         """Return a stream unchanged, or wrap bytes as one (one token per byte)."""
         return source if isinstance(source, TokenStream) else cls([np.frombuffer(source, dtype=np.uint8)])
 
@@ -142,7 +140,7 @@ def check_lengths(streams: Mapping[str, Mapping[str, TokenStream]], *, T: int) -
         )
 
 
-def split_targets(rows: torch.Tensor, *, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def split_targets(rows: "torch.Tensor", *, device: str) -> "tuple[torch.Tensor, torch.Tensor]":
     """Split `(B, T+1)` rows into inputs x and targets y, each `(B, T)` on `device`."""
     rows = rows.to(device)
     return rows[:, :-1], rows[:, 1:]

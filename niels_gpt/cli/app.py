@@ -1,7 +1,5 @@
 """niels-gpt: the commands that users type besides `dvc repro`."""
 
-from __future__ import annotations
-
 import os
 from enum import StrEnum
 from functools import cache

@@ -1,7 +1,5 @@
 """niels-gpt benchmark: public evaluation sets, scored by lm-eval."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -124,7 +122,7 @@ def _row(name: str, row: Row) -> Row:
     return row
 
 
-def evaluate(talker: Talker, tasks: Sequence[Any]) -> dict[str, Row]:
+def evaluate(talker: "Talker", tasks: Sequence[Any]) -> dict[str, Row]:
     """Return lm-eval's results by task, for a model scored by the inference engine."""
     from lm_eval import simple_evaluate
     from lm_eval.api.model import TemplateLM
@@ -158,7 +156,7 @@ def evaluate(talker: Talker, tasks: Sequence[Any]) -> dict[str, Row]:
     return {task: {**numbers, "n": found["n-samples"][task]["effective"]} for task, numbers in found["results"].items()}
 
 
-def score(talker: Talker, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
+def score(talker: "Talker", pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
     """Return (log probability in nats, is it the greedy continuation?) of each (context, continuation) of ids.
 
     A pair longer than the context length loses its beginning.

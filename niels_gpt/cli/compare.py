@@ -1,7 +1,5 @@
 """niels-gpt compare: parameters, results and learning curves of experiments side by side."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Helpers shared by the commands: one-line errors, printable output, and edits of params.yaml."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

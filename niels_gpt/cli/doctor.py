@@ -1,7 +1,5 @@
 """niels-gpt doctor: check what a run needs, and estimate its duration on this machine and its final loss."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

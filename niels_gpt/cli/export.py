@@ -1,7 +1,5 @@
 """niels-gpt export, and how commands open a model: from DVC's cache while the next one trains."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,7 +90,7 @@ def final_model() -> str:
     return str(layout.PRETRAINED)
 
 
-def open_model(folder: str, *, slots: int = 1, bf16: bool = False, threads: int = 0) -> Talker:
+def open_model(folder: str, *, slots: int = 1, bf16: bool = False, threads: int = 0) -> "Talker":
     """Open the model of a folder to answer `slots` requests at once, on `threads` CPU threads (0: all)."""
     from niels_gpt.device import prepare_device
     from niels_gpt.model.precision import settle_bf16
@@ -132,7 +130,7 @@ def measured_leaks(folder: Path) -> Leaks | None:
     return {source: models[folder.name] for source, models in result["sources"].items()}
 
 
-def refuse_extractable(talker: Talker, params: Params, private: Sequence[str], leaks: Leaks | None) -> None:
+def refuse_extractable(talker: "Talker", params: Params, private: Sequence[str], leaks: Leaks | None) -> None:
     """Raise ValueError if text of `private` can be extracted; the model is asked for every private sentence."""
     if leaks is None:
         raise ValueError(
@@ -155,7 +153,7 @@ def refuse_extractable(talker: Talker, params: Params, private: Sequence[str], l
         )
 
 
-def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
+def check_files(talker: "Talker", files: Sequence[Path], params: Params) -> None:
     """Raise ValueError if a sentence or a passage of one of these files can be extracted."""
     from niels_gpt.data.readers.files import decode_text, read_bytes
     from niels_gpt.leak.extraction import Questions
@@ -183,7 +181,7 @@ def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
         raise ValueError(f"{talker.name} recites {', '.join(found)}; nothing was exported")
 
 
-def _ask(talker: Talker, questions: Questions, params: Params, *, title: str) -> Extraction:
+def _ask(talker: "Talker", questions: "Questions", params: Params, *, title: str) -> "Extraction":
     from niels_gpt.leak.extraction import extract
     from niels_gpt.train.meter import token_progress
 

@@ -1,7 +1,5 @@
 """niels-gpt find: search the documents, or trace a text to those that it repeats."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -49,7 +47,7 @@ def find(
         typer.echo(visible(line))
 
 
-def ready_library(params: Params, *, private: bool = True) -> Library:
+def ready_library(params: Params, *, private: bool = True) -> "Library":
     """Return the indexes of all sources, or of public ones; raise a ValueError if there is none."""
     library = open_library(params, private=private)
     if not library.indexes:
@@ -58,7 +56,7 @@ def ready_library(params: Params, *, private: bool = True) -> Library:
     return library
 
 
-def open_notes(*, private: bool = True) -> Notes:
+def open_notes(*, private: bool = True) -> "Notes":
     """Return the indexes for a chat or a server; without `private`, of public sources only."""
     from niels_gpt.talk.notes import Notes
 
@@ -66,7 +64,7 @@ def open_notes(*, private: bool = True) -> Notes:
     return Notes(ready_library(params, private=private), note_sources(params, private=private))
 
 
-def served_notes(*, private: bool) -> Notes | None:
+def served_notes(*, private: bool) -> "Notes | None":
     """Return the indexes for a server; if they cannot be opened, say why and return None."""
     try:
         return open_notes(private=private)

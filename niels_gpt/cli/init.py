@@ -1,7 +1,5 @@
 """niels-gpt init: write a params.yaml that fits a folder of text, this machine and the available time."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -172,7 +170,7 @@ def _check_place(name: str) -> None:
         raise ValueError(f"{name.strip() or 'FOLDER'}: {error}") from error
 
 
-def _chosen_base(start: str | None) -> ChosenBase | None:
+def _chosen_base(start: str | None) -> "ChosenBase | None":
     """Return the base that `--from` names, or else the one that is installed; a hub id has its commit after an @."""
     from niels_gpt.base.importing import bundled_file, read_config
     from niels_gpt.cli.plan_base import ChosenBase
@@ -198,7 +196,7 @@ def _runtime() -> dict[str, Any]:
         return {}
 
 
-def _own_chats(path: str) -> OwnChats:
+def _own_chats(path: str) -> "OwnChats":
     from niels_gpt.cli.plan import OwnChats
 
     written = _written(path)
@@ -219,14 +217,14 @@ def _own_chats(path: str) -> OwnChats:
 
 def _planned(
     surveys: Sequence[Survey],
-    chats: Sequence[OwnChats],
+    chats: "Sequence[OwnChats]",
     *,
-    base: ChosenBase | None,
+    base: "ChosenBase | None",
     sample: str,
     runtime: Mapping[str, Any],
     hours: float,
     speed: bool,
-) -> tuple[Plan, str, Outlook]:
+) -> "tuple[Plan, str, Outlook]":
     """Return a plan, its YAML and its outlook, by a matrix product's speed or, with `speed`, by that of real steps."""
     from niels_gpt.cli import sizing
     from niels_gpt.cli.plan import plan_params, plan_text
@@ -236,7 +234,7 @@ def _planned(
     public_bytes = sizing.size_on_disk(Path(values["sources"]["wiki"]["input"]))
     planned = partial(plan_params, surveys, chats=chats, base=base, sample=values, public_bytes=public_bytes)
 
-    def written(plan: Plan) -> tuple[str, dict[str, Any]]:
+    def written(plan: "Plan") -> tuple[str, dict[str, Any]]:
         # Defaults are left to the plan, which may know better.
         own = {f"runtime.{key}": runtime[key] for key in _OF_THE_MACHINE if key in runtime}
         changed = {name: Setting(value) for name, value in own.items() if value != default_at(name, Params)}
@@ -264,7 +262,7 @@ _OF_THE_MACHINE = ("device", "threads", "engine", "workers", "ray_address", "sto
 _USED = 0.3  # speed of a small model's training step relative to a large matrix product
 
 
-def measure(device: str, *, threads: int) -> Machine:
+def measure(device: str, *, threads: int) -> "Machine":
     """Estimate the FLOP/s of training from one matrix product, in a fraction of a second."""
     from niels_gpt.cli.sizing import Machine
     from niels_gpt.device import prepare_device
@@ -276,7 +274,7 @@ def measure(device: str, *, threads: int) -> Machine:
 
 
 def _summary(
-    plan: Plan, ahead: Outlook, *, commit: str, removed: Sequence[str], hours: float, own_chats: bool
+    plan: "Plan", ahead: "Outlook", *, commit: str, removed: Sequence[str], hours: float, own_chats: bool
 ) -> list[str]:
     run, size, seconds = plan.run, plan.run.size, plan.seconds
     tokenizer = "bytes as tokens" if plan.byte_tokenizer else f"vocabulary of {run.V:,}"

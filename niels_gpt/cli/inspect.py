@@ -1,7 +1,5 @@
 """niels-gpt inspect: show what the model is trained on, and what it can start from."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher

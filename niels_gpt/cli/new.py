@@ -1,7 +1,5 @@
 """Commands `niels-gpt new` and `niels-gpt upgrade`: a folder that uses the installed package, without a clone."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -3,8 +3,6 @@
 A model is trained from scratch, with the settings of this module, or a base is tuned, with those of plan_base.py.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

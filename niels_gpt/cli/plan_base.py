@@ -3,8 +3,6 @@
 The figures behind the constants are in docs/base.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """niels-gpt report: the last run's page with its provenance, and a live page from the logs."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping, Sequence

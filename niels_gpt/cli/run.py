@@ -1,7 +1,5 @@
 """niels-gpt run: the DAG by `dvc repro`, shown as a line per phase; then what the model can do, and samples."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re
@@ -150,7 +148,7 @@ class Board:
     def elapsed(self) -> str:
         return format_duration(time.monotonic() - self._start)
 
-    def table(self) -> Group:
+    def table(self) -> "Group":
         """Return a row per phase and a footer, for a terminal."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
@@ -314,7 +312,7 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
         return dvc.returncode, stopped
 
 
-def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, display: Live | Lines) -> bool:
+def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, display: "Live | Lines") -> bool:
     """Read what DVC writes until it ends; on Ctrl-C interrupt it, and return True."""
     rest, stopped, ended = b"", False, False
     while not ended:

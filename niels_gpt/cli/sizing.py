@@ -4,8 +4,6 @@ Of a few sizes, take the one with the lowest loss by the scaling law, within the
 that has helped. docs/recipe.md has the runs behind the figures.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """niels-gpt store: files that DVC does not manage. Verify and prune stores; delete the checkpoints of finished runs."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

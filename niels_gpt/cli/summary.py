@@ -1,7 +1,5 @@
 """Results of a run as chat page and report tell them, and whether they equal the committed dvc.lock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,7 @@ def temperature_of(model: str) -> float:
         return best_temperature(cards.get(model, {}))
 
 
-def model_facts(talker: Talker) -> dict[str, str]:
+def model_facts(talker: "Talker") -> dict[str, str]:
     """Return what the page's settings list about a model."""
     facts = {
         "model": talker.name,
@@ -42,7 +40,7 @@ def model_facts(talker: Talker) -> dict[str, str]:
     return facts
 
 
-def introduction(talker: Talker) -> dict[str, Any]:
+def introduction(talker: "Talker") -> dict[str, Any]:
     """Return what the page begins with: the model's name by its sources, what it was trained on, its temperature."""
     name, facts = talker.name, dict[str, Any](temperature=temperature_of(talker.name))
     text, chats = _sources("train"), _sources("sft")

@@ -4,8 +4,6 @@ All files are listed. About `_READ_BYTES` of their text are read, spread evenly 
 from them. Errors that would stop the loader are found here first.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -4,8 +4,6 @@ The logs are read from outside, while a run trains or long afterwards, so no res
 Numbers, titles, machine, commit and names of sources are sent. Samples are not: a model may recite private text.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +22,7 @@ _INTERVAL_S = 5.0  # between two looks at the logs
 _BATCH = 1000  # metrics that MLflow takes in one request
 
 
-def send_curves(to: Service, *, live: bool) -> None:
+def send_curves(to: "Service", *, live: bool) -> None:
     """Send the curves in logs/ to a tracker and print the points sent; a second call sends only what is new.
 
     With `live`, send new points as they are logged, until Ctrl-C.
@@ -42,7 +40,7 @@ def send_curves(to: Service, *, live: bool) -> None:
     typer.echo(f"{plural(len(sent), 'run')}; look at them with `{tracker.shown_by}`")
 
 
-def open_tracker(name: str) -> Tracker:
+def open_tracker(name: str) -> "Tracker":
     """Open a tracker, as its own environment variables say, or in this folder."""
     try:
         return TRACKERS[name]()
@@ -52,7 +50,7 @@ def open_tracker(name: str) -> Tracker:
         raise ValueError(f"{name} cannot be opened: {error}") from error
 
 
-def send_new(tracker: Tracker, sent: dict[str, int], *, to: str) -> Iterator[tuple[str, int]]:
+def send_new(tracker: "Tracker", sent: dict[str, int], *, to: str) -> Iterator[tuple[str, int]]:
     """Send the points that a tracker lacks; yield the title of each run and the number of its points.
 
     `sent` has the last step of each run that is there. A resumed run logs some steps again, with the same numbers: they

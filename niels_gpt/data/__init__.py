@@ -4,8 +4,6 @@ Names exported here are imported lazily. Code that uses documents or splits ther
 and an edit of a loader does not change the fingerprints of later stages (pipeline/code.py).
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

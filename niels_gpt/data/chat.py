@@ -3,8 +3,6 @@
 Each line is {"messages": [{"role": ..., "content": ...}, ...]}.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ A source of kind `primer` may read the same file as text. Both give a dialogue t
 so that the same split rule holds out the same dialogues in both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from niels_gpt.chat_format import parse_chat

@@ -1,7 +1,5 @@
 """Source kind `dolly`: databricks-dolly-15k, human-written instructions; a chat is one question and one answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice

@@ -1,7 +1,5 @@
 """Source kind `fineweb_edu`: FineWeb-Edu, streamed without downloading its 2 GB shards; a document is a web page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Source kind `gutenberg`: Project Gutenberg, streamed from either of two hub datasets; a document is a book."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

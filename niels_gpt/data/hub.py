@@ -4,8 +4,6 @@ The `datasets` library retries some requests for half an hour and others not at 
 its end can crash the interpreter at exit. Measurements are given beside the code that deals with each problem.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import queue

@@ -9,8 +9,6 @@ The module of a kind defines `KIND`, its name, and
   of documents with `SUFFIXES` need none.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

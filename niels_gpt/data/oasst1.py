@@ -4,8 +4,6 @@ The original specification asks for all such paths, even if the leaf is a prompt
 user turn is never supervised, so it costs a few tokens of context and does no harm.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Source kind `primer`: transcripts of dialogues in one text file, loaded as text; a document is a dialogue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from niels_gpt.data.corpus.split import split_rows

@@ -1,7 +1,5 @@
 """Source kind `rich_text`: the user's PDF, Word and HTML files, read by optional libraries; a document is a file."""
 
-from __future__ import annotations
-
 import html
 import io
 import logging

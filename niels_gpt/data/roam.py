@@ -1,7 +1,5 @@
 """Source kind `roam`: a folder of markdown notes; a document is a file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

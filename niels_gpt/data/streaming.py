@@ -1,7 +1,5 @@
 """Streamed hub datasets: read file by file or through a shuffle buffer, up to a row limit or token budget."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 A document is a text file (.txt, .md) or a row of a table (.jsonl, .csv, .parquet); .gz and .zst are decompressed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Types of the loaders: requests, samples (types of the original specification), and rows of the pipeline."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -74,7 +72,7 @@ class Chat:
     group: str | None = None
 
     @classmethod
-    def of(cls, sample: ChatSample, *, id: str, group: str | None = None) -> Chat:
+    def of(cls, sample: ChatSample, *, id: str, group: str | None = None) -> "Chat":
         """Return the sample as a row."""
         return cls(id=id, messages=[vars(message) for message in sample.messages], group=group)
 

@@ -1,7 +1,5 @@
 """Source kind `wikitext`: WikiText from the hub or a local copy; rows are lines, a document is an article."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Hashes of the held-out 13-grams are kept in memory; training text is streamed part by part.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
@@ -60,7 +58,7 @@ class Overlap:
     characters: int = 0
     characters_found: int = 0
 
-    def __add__(self, other: Overlap) -> Overlap:
+    def __add__(self, other: "Overlap") -> "Overlap":
         return Overlap(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 

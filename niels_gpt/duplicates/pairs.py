@@ -8,8 +8,6 @@ enough are compared by their sketches. Memory use is that of one bucket: 12 byte
 or for each document with the most frequent hash, if those are more.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

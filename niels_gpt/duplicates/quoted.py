@@ -1,7 +1,5 @@
 """Masks of the held-out tokens that lie in quotes: those with at least one byte in a quoted span."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Split constraints from duplicates: keep near duplicates on one side, so that no held-out text is trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

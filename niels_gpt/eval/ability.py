@@ -1,7 +1,5 @@
 """Ability of a model by the numbers of its report card, and the temperature to serve it at."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from niels_gpt.model.size import Ability

@@ -3,8 +3,6 @@
 A text is scored as a whole, in nats, so that models can be compared even if their tokenizers split it differently.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,7 +112,7 @@ class Measured:
     error: float
 
     @classmethod
-    def mean(cls, items: Sequence[float] | np.ndarray) -> Measured:
+    def mean(cls, items: Sequence[float] | np.ndarray) -> "Measured":
         """Return the mean of independent items; the error of a single one is 0."""
         values = np.asarray(items, dtype=np.float64)
         return cls(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0)

@@ -1,7 +1,5 @@
 """Validation loss on the assistant turns of held-out chats."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Generation of samples, and of texts for the report card, with statistics and held-out texts to compare them with."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +36,7 @@ class Text:
     ended: bool
 
     @classmethod
-    def cut(cls, text: str) -> Text:
+    def cut(cls, text: str) -> "Text":
         """Truncate a text to MAX_BYTES, as generation would."""
         whole = text.encode("utf-8")
         return cls(whole[:MAX_BYTES].decode("utf-8", errors="ignore"), len(whole) < MAX_BYTES)

@@ -1,7 +1,5 @@
 """Validation loss on held-out text: on sampled windows (fast, during training) or on every token once (at the end)."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import math

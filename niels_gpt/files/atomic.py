@@ -1,7 +1,5 @@
 """Atomic writes: a file or folder is complete or absent, even if the writing process is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

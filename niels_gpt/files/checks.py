@@ -1,7 +1,5 @@
 """File checks: checksums, JSON metadata with required keys, and the error for a damaged file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Output for the terminal: one-line error messages, escaped text, and progress."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

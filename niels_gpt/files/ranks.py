@@ -1,7 +1,5 @@
 """Ranks of a distributed job: how work is divided among processes, and their collective operations."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,7 +43,7 @@ class Ranks:
         """Return this rank's slice of n items; slice lengths differ by at most one."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
+    def sum(self, values: "torch.Tensor") -> "torch.Tensor":
         """Sum a tensor over all ranks, in place, and return it."""
         if self.size > 1:
             from torch import distributed

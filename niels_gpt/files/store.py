@@ -1,7 +1,5 @@
 """Storage for many large files in a local folder or a bucket (fsspec URL); files are written atomically."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ class Store:
     def is_remote(self) -> bool:
         return "://" in self.root
 
-    def below(self, *names: str) -> Store:
+    def below(self, *names: str) -> "Store":
         return Store("/".join((self.root.rstrip("/") or "/", *names)))
 
     def place(self, file: str) -> str:

@@ -6,8 +6,6 @@ T ids, which must be prefilled again for every token because their positions shi
 once for the next T/2 tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count

@@ -1,7 +1,5 @@
 """Model calls of the inference engine: eager, or on a GPU as recorded CUDA graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -105,7 +103,7 @@ class RecordedSteps(Steps):
         step = self._step(len(ids), draw.kind)
         return step.logits, step.go([ids, places, keys], draw, ahead=ahead)
 
-    def _step(self, b: int, kind: Kind | None) -> _Step:
+    def _step(self, b: int, kind: Kind | None) -> "_Step":
         step = self._recordings.pop((b, kind), None)
         if step is None:
             if len(self._recordings) == _KEPT:

@@ -5,8 +5,6 @@ from its own source, and the rest is one computation for all rows. The scale of 
 weights of which the largest is 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ The output of a part is a function of that part alone and is published atomicall
 engine, nor on the number of workers, the order of parts, or retries.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -9,8 +9,6 @@ A recited span is a finding unless it also occurs in public text, or is no rarer
 held-out sentences that it was never trained on.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -198,7 +196,7 @@ def sampled_runs(
 class Extraction:
     """Result of the attack for one source and one model; counts are in sentences."""
 
-    questions: Questions
+    questions: "Questions"
     findings: tuple[Recital, ...]
     public: int  # recited, but also in public text
     common: int  # recited, but no rarer than recited held-out text
@@ -254,7 +252,7 @@ class Questions:
         tokenizer: Tokenizer,
         *,
         at_most_tokens: int | None,
-    ) -> Questions:
+    ) -> "Questions":
         """Select what a model is asked for: all sentences, or what `at_most_tokens` of forward passes allow.
 
         Of these, 6/10 go to the first sentences, 3/10 to at most half as many held-out ones, 1/10 to sampled texts.

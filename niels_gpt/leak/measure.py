@@ -1,7 +1,5 @@
 """Leak measurement: extractable sentences and passages, membership inference, and the exposure of canaries."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ P(z) is the probability that a model, given the prompt of a window, samples the 
 kept as a logarithm in float64: 50 tokens at 3 nats/token are 1e-65, which is 0 in float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape

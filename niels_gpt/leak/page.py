@@ -1,7 +1,5 @@
 """Report of the leak measurement: a verdict, a table, and a page with the extracted private text."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

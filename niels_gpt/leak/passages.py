@@ -1,7 +1,5 @@
 """Passages and sentences of private text: cutting documents into them, scoring passages, finding repeated ones."""
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_left, bisect_right
@@ -78,7 +76,7 @@ class Passages:
         same = self.documents[i] == self.documents[i - 1]
         return bool(same and self.starts[i] == self.starts[i - 1] + self.asked[i - 1])
 
-    def take(self, chosen: np.ndarray) -> Passages:
+    def take(self, chosen: np.ndarray) -> "Passages":
         """Return the passages selected by a mask; the others count as repeated."""
         columns = {name: column[chosen] for name, column in vars(self).items() if name != "repeated"}
         return Passages(**columns, repeated=len(self) - int(chosen.sum()))

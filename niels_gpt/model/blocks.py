@@ -8,8 +8,6 @@ Dropout: the GPT passes a RowDropout to its blocks, and a block passes it to its
 makes its own: in training it samples keys from torch's generator, in eval mode it drops nothing.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

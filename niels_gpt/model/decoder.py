@@ -5,8 +5,6 @@ without gradients. Call overhead dominates there, not arithmetic, so it makes fe
 are rotated together, in place, and k and v share one cache tensor.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,14 +79,14 @@ class Decoder:
         for block in self._blocks:
             block.kv[row] = 0
 
-    def _hidden(self, x: torch.Tensor, rows: slice | torch.Tensor, new: _NewTokens) -> torch.Tensor:
+    def _hidden(self, x: torch.Tensor, rows: slice | torch.Tensor, new: "_NewTokens") -> torch.Tensor:
         h, added = self._model.embed(x), None
         first_values: FirstValues = []
         for block in self._blocks:
             h, added = block(h, added, rows, new, first_values)
         return self._ln_f(h, added)[1]
 
-    def _new_tokens(self, starts: Sequence[int | None], n: int, end: int) -> _NewTokens:
+    def _new_tokens(self, starts: Sequence[int | None], n: int, end: int) -> "_NewTokens":
         start, looked_at = starts[0], min(_whole(end, _BLOCK), self._end)
         if start is None or starts.count(start) != len(starts):
             if n > 1:
@@ -106,7 +104,7 @@ class Decoder:
         causal = torch.ones(n, end, dtype=torch.bool, device=self._places.device).tril(start) if start else None
         return _NewTokens(start, end, rotations, causal)
 
-    def _new_tokens_anywhere(self, places: torch.Tensor, *, looked_at: int) -> _NewTokens:
+    def _new_tokens_anywhere(self, places: torch.Tensor, *, looked_at: int) -> "_NewTokens":
         mask = torch.where(self._places[:looked_at] <= places[:, None, :, None], 0.0, float("-inf"))
         rotations = self._rotations[places.clamp(max=self.T - 1)]
         return _NewTokens(places[:, None, :, None], looked_at, rotations[:, :, None], mask)

@@ -1,7 +1,5 @@
 """The model, a decoder-only transformer: embedding, L blocks, final norm, and a head, by default tied."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

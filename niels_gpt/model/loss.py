@@ -1,7 +1,5 @@
 """Cross-entropy loss that skips ignored targets, alone or fused with the model's head."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mixed precision (float32 or bf16) and recording of CUDA graphs, for training and inference."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Rotary position embedding (RoPE): rotates each pair (2i, 2i+1) of q and k by an angle proportional to position."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -3,8 +3,6 @@
 Sizes are counted from the modules themselves, so that they include what model options add.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Targets of the cross-entropy loss: the index of ignored ones, and counting the others."""
 
-from __future__ import annotations
-
 import torch
 
 IGNORE_INDEX = -100  # a target without loss; torch's default

@@ -5,8 +5,6 @@ not by running. The hash of a module ignores comments, docstrings and formatting
 nothing. Files that a module copies into its results (scripts and styles of a page) are hashed byte by byte.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

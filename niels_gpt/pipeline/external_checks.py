@@ -1,7 +1,5 @@
 """Checks of the things outside params.yaml that it refers to: inputs of sources, and DVC remotes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path

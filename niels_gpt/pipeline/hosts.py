@@ -5,8 +5,6 @@ writes, is on the host where DVC runs. (With a dynamic rendezvous, the lowest ad
 repro`, the others `niels-gpt join`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Paths of all files in the DAG. dvc.yaml has the same paths, which a test checks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PARAMS, DAG, LOCK, PRESETS = Path("params.yaml"), Path("dvc.yaml"), Path("dvc.lock"), Path("presets")

@@ -4,8 +4,6 @@ Where the library has a rule, it is called. Rules that would import torch (windo
 that stages that only load text do not wait for torch.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

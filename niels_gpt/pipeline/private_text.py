@@ -1,7 +1,5 @@
 """Private documents of a run: sentences to ask models for, and a copy of pretraining with canaries among them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +38,7 @@ def open_sources(params: Params, *, T: int, private: bool) -> dict[str, tuple[Do
     return {**texts, **{name: (chats.train[name], chats.val[name]) for name in names}}
 
 
-def open_questions(params: Params, talker: Talker, *, names: Collection[str] | None) -> dict[str, Questions]:
+def open_questions(params: Params, talker: "Talker", *, names: Collection[str] | None) -> "dict[str, Questions]":
     """Return the sentences of private sources (all if `names` is None), to test extraction from any model with."""
     from niels_gpt.leak.extraction import Questions
 

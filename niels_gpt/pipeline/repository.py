@@ -1,7 +1,5 @@
 """Access to git and to DVC's cache, and repair of DVC's own files after an interruption."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import io

@@ -7,8 +7,6 @@ replaces the old one atomically, while a kill of DVC can leave an empty file. Te
 process's DVC, so it imports nothing of the project.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

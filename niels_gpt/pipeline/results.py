@@ -1,7 +1,5 @@
 """Files that a run has written: metrics with their details, other results, and stages that were left out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ from its own module, so a new kind needs no change here.
 `runtime` is the one section that no stage declares to DVC, so nothing in it may change a result.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Collection, Mapping

@@ -6,8 +6,6 @@ declares for it, works with the parameters it read then, and compares again at t
 publishes nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -107,7 +105,7 @@ _NOTHING = {
 }
 
 
-def leave_out(stage: Stage, *outs: Path) -> None:
+def leave_out(stage: "Stage", *outs: Path) -> None:
     """Write the outputs of a disabled stage: folders with only a marker, files without content."""
     for out in outs:
         file = stage.out(out) if out.suffix else stage.out(out) / layout.LEFT_OUT
@@ -130,7 +128,7 @@ class Inputs:
         """Return a hash that identifies a run: equal inputs have equal fingerprints."""
         return hashlib.sha256(json.dumps([self.params, self.deps], sort_keys=True).encode()).hexdigest()[:32]
 
-    def differences(self, other: Inputs) -> list[str]:
+    def differences(self, other: "Inputs") -> list[str]:
         """Return the names of parameters and dependencies that differ."""
         pairs = [(self.params, other.params), (self.deps, other.deps)]
         return sorted(key for a, b in pairs for key in {*a, *b} if a.get(key) != b.get(key))

@@ -1,7 +1,5 @@
 """Locations of parts, token files and models; and the engine that processes parts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -51,7 +49,7 @@ def check_model(folder: str) -> None:
         )
 
 
-def open_model(file: Path, device: str) -> GPT:
+def open_model(file: Path, device: str) -> "GPT":
     """Load a model, and check that it fits the tokenizer and the context of the pretrained one.
 
     A base takes more context than training uses: it gets that of the pretrained model.
@@ -126,7 +124,7 @@ def stores_by_remote(params: Params) -> dict[str, Store]:
     }
 
 
-def open_library(params: Params, *, private: bool = True, in_files: bool = True) -> Library:
+def open_library(params: Params, *, private: bool = True, in_files: bool = True) -> "Library":
     """Return the indexes of all sources, private ones first; without `private`, of public sources only.
 
     With `in_files`, lines are looked up in the files that the documents come from, where these are there.
@@ -143,7 +141,7 @@ def open_library(params: Params, *, private: bool = True, in_files: bool = True)
     )
 
 
-def open_source(params: Params, name: str) -> tuple[Texts, Splits]:
+def open_source(params: Params, name: str) -> "tuple[Texts, Splits]":
     """Return the rows of a source, and which of them are held out."""
     from niels_gpt.data.corpus.parts import open_texts
     from niels_gpt.data.corpus.split_files import read_split

@@ -1,7 +1,5 @@
 """Code shared by the training stages: from parameters and caches to a folder with a model and its history."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -4,8 +4,6 @@ Kernels of a new driver or backend have computed wrong gradients before, and not
 of a trial is kept beside the logs, so that only the first run on a device with a version of torch takes the time.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """Strict parsing of params.yaml and dvc.yaml (YAML 1.2), and validation errors as one sentence each."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection
 from dataclasses import dataclass

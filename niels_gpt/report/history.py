@@ -1,7 +1,5 @@
 """History of a finished run: losses, validations, samples, sampled rows. No times: equal runs give equal bytes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -30,7 +28,7 @@ class History:
     samples: list[dict[str, Any]]  # taken at some validations: step, length of the prompt, ids
 
     @classmethod
-    def of(cls, run: RunState, cfg: TrainConfig, *, T: int, parameters: int) -> History:
+    def of(cls, run: "RunState", cfg: TrainConfig, *, T: int, parameters: int) -> "History":
         """Return the history of a run from its final state."""
         record = {field.name: vars(run)[field.name] for field in fields(cls) if field.name in vars(run)}
         return cls(cfg=cfg, T=T, parameters=parameters, **record)
@@ -40,7 +38,7 @@ class History:
         write_text(path, json.dumps(asdict(self)) + "\n")
 
     @classmethod
-    def read(cls, path: Path) -> History:
+    def read(cls, path: Path) -> "History":
         """Read what `write` wrote; raise Damaged if the file is not a history."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))

@@ -4,8 +4,6 @@
 content security policy (CSP) allows only the scripts and styles inlined here, by hash, and no external resources.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

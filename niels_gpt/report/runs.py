@@ -5,8 +5,6 @@ logged beyond that step are reverted, and logged again with the same numbers. A 
 finished is a new run.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

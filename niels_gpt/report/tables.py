@@ -1,7 +1,5 @@
 """Tables for a terminal, tab-separated files, samples as Markdown, and the metrics and curves of a finished run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

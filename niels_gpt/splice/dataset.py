@@ -4,8 +4,6 @@ An example is a row (document, t, s, tokens of the span), computed from its numb
 For the letters see `spans.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any

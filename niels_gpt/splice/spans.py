@@ -4,8 +4,6 @@ Letters: lengths in tokens are L of the document, S of the frame and K of a full
 document, s its offset in the frame.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Sequence

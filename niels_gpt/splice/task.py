@@ -1,7 +1,5 @@
 """Training task of spliced documents: epochs, each shuffled anew, and a validation loss per document."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

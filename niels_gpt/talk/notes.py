@@ -1,7 +1,5 @@
 """Notes for a chat: sections that a question finds, put before the question, and what a reply repeats."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A trained model to chat with: weights, tokenizer, chat format, and what fits its context."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ class TextChunk:
     text: str = ""
     tokens: tuple[Token, ...] = ()
 
-    def __add__(self, other: TextChunk) -> TextChunk:
+    def __add__(self, other: "TextChunk") -> "TextChunk":
         return TextChunk(self.text + other.text, self.tokens + other.tokens)
 
 

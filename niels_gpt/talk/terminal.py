@@ -1,7 +1,5 @@
 """Chat in the terminal, with line editing and history; Ctrl-C ends the answer, not the program."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

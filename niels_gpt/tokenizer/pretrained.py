@@ -1,7 +1,5 @@
 """Byte-level BPE tokenizer of a pretrained model, read from the tokenizer.json of the transformers library."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import os
@@ -114,7 +112,7 @@ class HFTokenizer(Tokenizer):
         return self.control.get(token.get("content") if isinstance(token, dict) else token)
 
 
-def renderer_for(tokenizer: Tokenizer, *, chats: bool = True) -> Renderer:
+def renderer_for(tokenizer: Tokenizer, *, chats: bool = True) -> "Renderer":
     """Return the chat format of models with this tokenizer; `chats`: the model was fine-tuned on chats."""
     if isinstance(tokenizer, HFTokenizer):
         return "chatml" if chats or "im_start" in tokenizer.special_token_ids() else "transcript"

@@ -1,7 +1,5 @@
 """Byte and SentencePiece tokenizers, files of all tokenizers, and the search for rare private words in a vocabulary."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil
@@ -80,7 +78,7 @@ class RareText:
 # (V = 256); the pipeline's `ByteTokenizer` adds the chat tokens as ids 256..259.
 
 
-def encode(text: str) -> torch.LongTensor:
+def encode(text: str) -> "torch.LongTensor":
     """Return the UTF-8 bytes of the text as ids: `(n,)` int64 in 0..255."""
     import torch
 
@@ -88,7 +86,7 @@ def encode(text: str) -> torch.LongTensor:
     return ids  # type: ignore[return-value]
 
 
-def decode(ids: torch.Tensor) -> str:
+def decode(ids: "torch.Tensor") -> str:
     """Decode `(n,)` byte ids; invalid UTF-8 becomes U+FFFD, since a model may emit half a character."""
     if ids.dim() != 1:
         raise ValueError(f"decode takes a 1-D tensor of ids, got shape {tuple(ids.shape)}")
@@ -151,7 +149,7 @@ class SentencePieceTokenizer(Tokenizer):
         ids = [int(self._spm.PieceToId(token)) for token in SPECIAL_TOKENS]
         return dict(zip(SPECIAL_NAMES, ids, strict=True))
 
-    def encode_torch(self, text: str, *, device: str | None = None) -> torch.Tensor:
+    def encode_torch(self, text: str, *, device: str | None = None) -> "torch.Tensor":
         import torch
 
         return torch.tensor(self.encode(text), dtype=torch.int64, device=device)

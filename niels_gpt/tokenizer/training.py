@@ -1,7 +1,5 @@
 """Training of SentencePiece unigram models with byte fallback, without rare words of private documents."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

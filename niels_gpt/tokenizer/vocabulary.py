@@ -4,8 +4,6 @@ SPECIAL_TOKENS are the names of the chat tokens. Where they occur in a text they
 `niels_gpt.chat_template` emits their ids.
 """
 
-from __future__ import annotations
-
 import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -58,7 +56,7 @@ class Tokenizer(ABC):
         """Return the type in which ids are stored."""
         return token_dtype(self.vocab_size)
 
-    def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
+    def decode(self, ids: "Iterable[int] | torch.Tensor") -> str:
         """Return the text of the ids; control tokens have none and are skipped."""
         whole: Iterable[int] = ids.tolist() if hasattr(ids, "tolist") else ids
         return b"".join([self._pieces[i] for i in whole]).decode("utf-8", errors=self.text_errors)

@@ -7,8 +7,6 @@ Files in the folder of an index: `text.bin` (all documents, a NUL byte after eac
 suffix array of the text from byte OFFSET on) and `sections.db` (SQLite: documents, sections, full-text search).
 """
 
-from __future__ import annotations
-
 import io
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Trace a text to the training documents it repeats, and search documents, over the indexes of several sources."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

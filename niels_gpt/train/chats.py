@@ -1,7 +1,5 @@
 """Supervised fine-tuning (SFT) task: packed chats with loss on the assistant's tokens, and replayed text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

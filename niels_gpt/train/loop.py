@@ -3,8 +3,6 @@
 Step n is a function of the state before it and of (seed, n), so a run can stop at any step and resume.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import signal

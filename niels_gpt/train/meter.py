@@ -1,7 +1,5 @@
 """Throughput and MFU of a run, the machine's peak FLOP/s, the run log, and progress of models that are used."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

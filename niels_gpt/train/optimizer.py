@@ -1,7 +1,5 @@
 """Optimizers: AdamW with learning rates and decay by parameter group, and Muon for the matrices inside the blocks."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Mapping, Sequence

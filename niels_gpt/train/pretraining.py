@@ -1,7 +1,5 @@
 """Pretraining task: random windows from a mix of token streams."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

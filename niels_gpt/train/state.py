@@ -4,8 +4,6 @@ The folder's name is a fingerprint of everything that determines the run's resul
 uses another folder and can never pick up these weights. One process at a time may hold a folder.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """One training step (forward, backward, gradient clipping, update), launched call by call or as a CUDA graph."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

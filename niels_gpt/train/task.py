@@ -1,7 +1,5 @@
 """Interfaces of the training loop: the task to train on, its batches, how steps are executed, and memory checks."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -77,7 +75,7 @@ class Batch:
         first: int = 0,
         targets: int | None = None,
         **more: torch.Tensor | None,
-    ) -> Batch:
+    ) -> "Batch":
         """Build a batch from x and y (B, T), which are the rows from number `first` on of the whole batch.
 
         `targets` counts those of the whole batch (None: these rows are all of it). `more`: position_ids, segment_ids.
@@ -111,14 +109,14 @@ class Batch:
     def targets(self) -> torch.Tensor:
         return self.packed[-1]
 
-    def to(self, device: str) -> Batch:
+    def to(self, device: str) -> "Batch":
         return replace(self, packed=self.packed.to(device, non_blocking=True))
 
-    def pinned(self) -> Batch:
+    def pinned(self) -> "Batch":
         """Return a copy in pinned memory, for asynchronous copies to a GPU."""
         return replace(self, packed=self.packed.pin_memory())
 
-    def copy_(self, other: Batch) -> None:
+    def copy_(self, other: "Batch") -> None:
         """Overwrite this batch in place: a recorded CUDA graph reads it at a fixed address."""
         self.packed.copy_(other.packed, non_blocking=True)
 

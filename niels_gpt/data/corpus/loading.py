@@ -1,7 +1,5 @@
 """Load stage: read a source in slices, in parallel where its kind allows it, and write parquet parts."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Data mix: sampling probabilities of the sources, and the number of epochs a run makes over each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Documents and chats on disk: parquet files of bounded size (parts), and the manifest that lists them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass

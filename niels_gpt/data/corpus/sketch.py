@@ -9,8 +9,6 @@ different scales are compared at the coarser scale, whose hashes the finer sketc
 Hashes depend only on code points and fixed constants: they are equal on every machine and in every process.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

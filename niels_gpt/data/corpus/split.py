@@ -1,7 +1,5 @@
 """Train/validation splits by seeded sampling of whole units (files, dialogues, documents or message trees)."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Files of the split and duplicates stages: rows of each side, and split constraints; samples of training rows."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

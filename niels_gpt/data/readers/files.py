@@ -3,8 +3,6 @@
 Anything but a regular file (a FIFO, a socket, a device, a broken link) raises an error that names it, before opening.
 """
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import io

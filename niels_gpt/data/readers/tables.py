@@ -1,7 +1,5 @@
 """Readers of JSON Lines, CSV and parquet, choice of the text field, and checks of local copies of hub datasets."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -7,8 +7,6 @@ pass takes time in proportion to the text, also where somebody has written the t
 Reported are a secret's kind, its document and its line, never a character of it.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -107,7 +105,7 @@ class Findings:
     def __bool__(self) -> bool:
         return bool(self.documents or self.personal)
 
-    def __add__(self, other: Findings) -> Findings:
+    def __add__(self, other: "Findings") -> "Findings":
         kinds = Counter(self.kinds) + Counter(other.kinds)
         first = (*self.first, *other.first)[:NAMED]
         personal = Counter(self.personal) + Counter(other.personal)
@@ -115,7 +113,7 @@ class Findings:
         return Findings(dict(sorted(kinds.items())), documents, first, dict(sorted(personal.items())))
 
     @classmethod
-    def of_record(cls, record: dict[str, Any]) -> Findings:
+    def of_record(cls, record: dict[str, Any]) -> "Findings":
         found = record.get("secrets", {})
         return replace(cls(**found), first=tuple(found["first"])) if found else cls()
 

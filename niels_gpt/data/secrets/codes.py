@@ -1,7 +1,5 @@
 """Find codes by their names (PINs, codes of doors and safes, recovery codes), and secrets in columns of tables."""
 
-from __future__ import annotations
-
 import re
 
 from niels_gpt.data.secrets import forms

@@ -4,8 +4,6 @@ The languages are English, German, French, Spanish, Portuguese, Italian and Dutc
 words are in lower case; patterns are matched without regard to case where words are involved.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import pairwise

@@ -4,8 +4,6 @@ Behind a word such as token nearly all is prose, so that the value must look lik
 `password:` a word that is all the line has is one, too. Without any sign in between the value must look random.
 """
 
-from __future__ import annotations
-
 import re
 
 from niels_gpt.data.secrets import forms

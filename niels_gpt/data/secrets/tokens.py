@@ -1,7 +1,5 @@
 """Find secrets by their form (tokens, key blocks, card numbers, IBANs, seed phrases), and personal data."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Sequence

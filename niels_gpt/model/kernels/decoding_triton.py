@@ -1,7 +1,5 @@
 """Triton kernels for decoding: attention of one new token per row, the norm of a sum, and seeded noise."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Kernel selection for the model's operations, and the kernels that need no Triton."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import platform

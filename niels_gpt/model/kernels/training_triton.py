@@ -1,7 +1,5 @@
 """Triton kernels for training: rotary embedding, GELU with bias, and cross-entropy, with their gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Model card of an export: scores, hashes, and licences of the sources."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Exports as folders: in the project's own format, and for the transformers library; architectures for export."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -265,7 +263,7 @@ _NEOX_WEIGHTS = {
 }
 
 
-def architecture_of(cfg: ModelConfig, *, option: str) -> Family | NeoX:
+def architecture_of(cfg: ModelConfig, *, option: str) -> "Family | NeoX":
     """Return the architecture to export a model as; raise a ValueError, naming the CLI `option`, if there is none."""
     family = family_for(cfg)
     if family is not None:

@@ -1,7 +1,5 @@
 """Export to a GGUF file, with tokenizer and chat template, for llama.cpp, Ollama and LM Studio."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -80,7 +78,7 @@ def export_gguf(
     write_card(folder, card, base)
 
 
-def _add_weight(writer: GGUFWriter, name: str, value: np.ndarray, precision: Precision) -> None:
+def _add_weight(writer: "GGUFWriter", name: str, value: np.ndarray, precision: Precision) -> None:
     if precision == "q8_0" and value.ndim > 1 and value.shape[-1] % _BLOCK == 0:
         from gguf import GGMLQuantizationType
         from gguf.quants import quantize
@@ -91,7 +89,7 @@ def _add_weight(writer: GGUFWriter, name: str, value: np.ndarray, precision: Pre
         writer.add_tensor(name, value.astype(np.float16) if precision != "f32" and value.ndim > 1 else value)
 
 
-def _add_pretrained(writer: GGUFWriter, talker: Talker, tokenizer: HFTokenizer) -> None:
+def _add_pretrained(writer: "GGUFWriter", talker: Talker, tokenizer: HFTokenizer) -> None:
     """Write a pretrained model's vocabulary, merges and chat template, as the model came with them."""
     model, added = tokenizer.described["model"], tokenizer.described["added_tokens"]
     entries = {id: (entry, _NORMAL) for entry, id in model["vocab"].items()}
@@ -113,7 +111,7 @@ def _add_pretrained(writer: GGUFWriter, talker: Talker, tokenizer: HFTokenizer) 
         writer.add_chat_template(template)
 
 
-def _add_vocabulary(writer: GGUFWriter, pieces: list[VocabularyEntry], *, eot: int) -> None:
+def _add_vocabulary(writer: "GGUFWriter", pieces: list[VocabularyEntry], *, eot: int) -> None:
     """Write the vocabulary for one of llama.cpp's tokenizers that never lose a byte.
 
     A byte vocabulary uses byte-level BPE without merges; SentencePiece uses PLaMo 2's, a Unigram model with byte

@@ -1,7 +1,5 @@
 """Access control of the server, its error responses, and its listening socket."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import re

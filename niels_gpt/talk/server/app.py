@@ -1,7 +1,5 @@
 """HTTP application: the chat page and an OpenAI-compatible API, with whole or streamed (SSE) replies."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Continuous batching of the answers in progress, and the server's Prometheus metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Request and response bodies of the OpenAI-compatible API."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -161,7 +159,7 @@ class ChatRequest(Asked):
     parallel_tool_calls: Any = None
 
     @model_validator(mode="after")
-    def _top_needs_logprobs(self) -> ChatRequest:
+    def _top_needs_logprobs(self) -> "ChatRequest":
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
         return self
@@ -192,7 +190,7 @@ class TokenizeRequest(_Strict):
     messages: Messages = []
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> TokenizeRequest:
+    def _one_of_them(self) -> "TokenizeRequest":
         if (self.prompt is None) == (not self.messages):
             raise ValueError("give either `prompt` or `messages`")
         return self
