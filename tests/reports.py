@@ -7,7 +7,8 @@ import numpy as np
 from niels_gpt.data.corpus.mix import Exposure
 from niels_gpt.leak.memorized import highest_by_token, render_splice
 from niels_gpt.report.page import Training, render_report
-from stages.report import DUPLICATES, duplicate_rows
+from niels_gpt.report.tables import HEAD, score_rows
+from stages.report import duplicates_table
 
 DATA: dict[str, float] = {"documents": 1000, "exact": 2, "near": 30, "clusters": 4, "left_out": 5}
 DATA |= {"runs_in_train": 0.0625, "characters_in_train": 0.5}
@@ -23,8 +24,9 @@ def training(name: str, source: str) -> Training:
 def report(text: str) -> str:
     """Return a report with `text` wherever a user's words can appear."""
     part = {"tokens": 7654321, "parts": [{"file": text, "sha256": text}]}
+    scores = {text: {text: {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 4321}}}
     return render_report(
-        tables={text: [DUPLICATES, *duplicate_rows({text: DATA})]},
+        tables={"Validation sets": [HEAD, *score_rows(scores)], text: duplicates_table({text: DATA})},
         trainings=[training(text, text), training(f"{text} again", text)],
         flops_per_token=7404,
         mix={"sources": {text: {"train": part, "val": part}}},
@@ -32,7 +34,6 @@ def report(text: str) -> str:
         verdict=[text, text],
         seen={text: Exposure(7654321, 0.25, 7654321 * 17.5)},
         notes=[text],
-        scores={text: {text: {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 4321}}},
         samples={text: [(text, text)]},
         params={text: {text: text}, "list": [text]},
     )

@@ -103,7 +103,7 @@ def test_a_table_without_rows_is_not_in_the_report(tmp_path: Path, monkeypatch: 
     counts = dict.fromkeys(names, 0)
     write_json(layout.DATA, {"notes": counts})
     write_json(layout.LEAK, {"sources": {}, "canaries": None})
-    assert list(report_stage.tables_of({"card": [["number"]]})) == ["Duplicates"]
+    assert list(report_stage.tables_of([["number"]], {})) == ["Duplicates"]
 
 
 def run(*command: str, said: str = "") -> str:

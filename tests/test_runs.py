@@ -42,7 +42,7 @@ def test_what_a_training_logs_is_read(tmp_path: Path) -> None:
     first, second = run.points
     assert (first.loss, first.val_loss, first.validation, first.sample) == (4.0, 3.25, validation, "hi")
     assert (second.tokens, second.val_loss, second.validation, second.sample) == (12800, None, None, "")
-    assert live_card(run, now=0.0).drawn == {"wiki": (0.75, 60), "roam": (0.25, 40)}
+    assert live_card(run, now=0.0)["drawn"] == [("wiki", "0.7500", "0.6000", "60"), ("roam", "0.2500", "0.4000", "40")]
     assert unread == {}
 
 
@@ -121,9 +121,9 @@ def test_the_run_heard_of_last_comes_first(tmp_path: Path) -> None:
 def test_a_run_is_titled_by_its_experiment_or_by_its_main_source_and_its_beginning() -> None:
     (run,) = runs_of(line(10, time=5.0), line(20))
     began = time.localtime(5.0)
-    assert live_card(run, now=0.0).title == f"train: wiki, {began.tm_mday} {time.strftime('%b %H:%M', began)}"
+    assert live_card(run, now=0.0)["title"] == f"train: wiki, {began.tm_mday} {time.strftime('%b %H:%M', began)}"
     (run,) = runs_of(line(10, name="warmer"))
-    assert live_card(run, now=0.0).title == "train: warmer"
+    assert live_card(run, now=0.0)["title"] == "train: warmer"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:
         line(100, val_loss=3.0, validation={"wiki": 3.0}), line(200, val_loss=3.5, validation={"wiki": 3.5}), line(300)
     )
     card = live_card(run, now=run.last.time + 10)
-    assert dict(card.facts) == {
+    assert dict(card["facts"]) == {
         "step": "300 of 400",
         "tokens": "19,200",
         "loss": "4.0000",
@@ -160,17 +160,17 @@ def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:
         "MFU": "35%",
         "time left": "4 min 50 s",
     }
-    assert (card.state, card.share) == ("running", 0.75)
+    assert (card["state"], card["share"]) == ("running", 0.75)
     # 300 s are left for 100 steps, the interval between lines: a run is silent after 3 times that plus 60 s.
-    assert live_card(run, now=run.last.time + 959).state == "running"
+    assert live_card(run, now=run.last.time + 959)["state"] == "running"
     late = live_card(run, now=run.last.time + 961)
-    assert (late.state, dict(late.facts)["no log line for"]) == ("silent", "16 min 01 s")
+    assert (late["state"], dict(late["facts"])["no log line for"]) == ("silent", "16 min 01 s")
     (ended,) = runs_of(line(400, seconds_left=0.0, utilisation=None))
     done = live_card(ended, now=ended.last.time + 10**6)
-    assert done.state == "finished"
-    assert not {"time left", "MFU", "validation", "took", "machine"} & set(dict(done.facts))
+    assert done["state"] == "finished"
+    assert not {"time left", "MFU", "validation", "took", "machine"} & set(dict(done["facts"]))
     (told,) = runs_of(line(400, seconds_left=0.0, seconds=75.0, machine="a CPU", commit="abc1234"))
-    facts = dict(live_card(told, now=told.last.time).facts)
+    facts = dict(live_card(told, now=told.last.time)["facts"])
     assert (facts["took"], facts["machine"], facts["commit"]) == ("1 min 15 s", "a CPU", "abc1234")
 
 
@@ -222,9 +222,9 @@ def test_the_report_says_when_and_where_a_run_was_trained_or_that_it_is_unknown(
 
 def test_a_card_has_only_new_points_and_finite_numbers() -> None:
     (run,) = runs_of(line(10), line(20, loss=float("nan"), validation={"a": float("inf"), "b": 0.0}), line(30))
-    told = live_card(run, now=0.0, since=1).told()
+    told = live_card(run, now=0.0, since=1)
     assert [point["step"] for point in told["points"]] == [20, 30]
     assert "loss" not in told["points"][0]
     assert told["points"][0]["validation"] == {"b": 0.0}
     json.dumps(told, allow_nan=False)
-    assert live_card(run, now=0.0, since=3).told()["points"] == []
+    assert live_card(run, now=0.0, since=3)["points"] == []

@@ -121,7 +121,7 @@ def build_watch(logs: Path) -> Starlette:
             live_card(run, now=now, since=have.get((run.name, run.revision), 0), shown=run.name in present)
             for run in runs
         ]
-        return JSONResponse({"runs": [card.told() for card in cards], "unread": unread}, headers=_UNCACHED)
+        return JSONResponse({"runs": cards, "unread": unread}, headers=_UNCACHED)
 
     def refuse(_: Request, error: Any) -> Response:
         return refusal(error.status_code, error.detail, headers=error.headers)

@@ -13,57 +13,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from niels_gpt.data.corpus.mix import Exposure
 from niels_gpt.files.messages import format_duration, read_text
 from niels_gpt.report.runs import Run
-from niels_gpt.report.tables import BEST, HEAD, MISSING, score_rows
+from niels_gpt.report.tables import BEST, MISSING
 
 _PLOTTED = ("step", "tokens", "loss", "lr", "tokens_per_second", "utilisation", "val_loss", "validation", "sample")
-
-
-@dataclass(frozen=True)
-class Card:
-    """Run as shown on the page; `facts` are (label, value), `points` those after the `since` that the page has."""
-
-    name: str  # identifies it
-    stage: str
-    facts: Sequence[tuple[str, str]]
-    points: Sequence[Mapping[str, Any]]
-    drawn: Mapping[str, tuple[float, int]]  # by source: the probability of a row, and the number of rows sampled
-    state: str = "finished"
-    share: float = 1.0  # of its steps that are done, 0 to 1
-    time: float | None = None  # of its last log line, Unix time in seconds
-    revision: int = 0
-    since: int = 0
-    shown: bool | None = None  # plotted at first; None leaves it to the page, which plots the newest of each stage
-    title: str = ""  # for a person; the name if empty
-
-    def told(self) -> dict[str, Any]:
-        """Return the card as JSON-serializable values."""
-        total = sum(rows for _, rows in self.drawn.values()) or 1
-        mix = [(name, f"{p:.4f}", f"{rows / total:.4f}", f"{rows:,}") for name, (p, rows) in self.drawn.items()]
-        return {**vars(self), "points": [_told(point) for point in self.points], "drawn": mix}
+_FINISHED = {"state": "finished", "share": 1.0, "time": None, "revision": 0, "since": 0}
+Card = dict[str, Any]  # run as JSON for page.js
 
 
 def live_card(run: Run, *, now: float, since: int = 0, shown: bool | None = None) -> Card:
     """Return the card of a logged run with its points from `since` on; `now` (Unix time) decides if it is silent."""
     state, last = "finished" if run.finished else "silent" if now > run.silent_from else "running", run.last
-    return Card(
-        name=run.name,
-        stage=run.stage,
-        facts=_facts(run, state=state, now=now),
-        points=[{name: getattr(point, name) for name in _PLOTTED} for point in run.points[since:]],
-        drawn={name: (last.asked.get(name, 0.0), rows) for name, rows in last.drawn_rows.items()},
-        state=state,
-        share=last.step / max(1, last.total_steps),
-        time=last.time,
-        revision=run.revision,
-        since=since,
-        shown=shown,
-        title=run.title,
-    )
+    points = [{name: getattr(point, name) for name in _PLOTTED} for point in run.points[since:]]
+    return {
+        "name": run.name,  # identifies it
+        "stage": run.stage,
+        "facts": _facts(run, state=state, now=now),
+        "points": [_told(point) for point in points],
+        "drawn": _drawn({name: (last.asked.get(name, 0.0), rows) for name, rows in last.drawn_rows.items()}),
+        "state": state,
+        "share": last.step / max(1, last.total_steps),  # of its steps that are done, 0 to 1
+        "time": last.time,
+        "revision": run.revision,
+        "since": since,  # the number of points that the page has
+        "shown": shown,  # plotted at first; None leaves it to the page, which plots the newest of each stage
+        "title": run.title,  # the page shows the name if it is empty
+    }
 
 
 def _facts(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
@@ -84,6 +64,12 @@ def _facts(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
     if state == "silent":
         facts["no log line for"] = format_duration(now - last.time)
     return list(facts.items())
+
+
+def _drawn(rows: Mapping[str, tuple[float, int]]) -> list[tuple[str, ...]]:
+    """Return name, probability, share and number of the rows sampled from each source, given {name: (p, rows)}."""
+    total = sum(count for _, count in rows.values()) or 1
+    return [(name, f"{p:.4f}", f"{count / total:.4f}", f"{count:,}") for name, (p, count) in rows.items()]
 
 
 def _told(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,32 +102,18 @@ def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = 
     licence = json.loads(read_text(VENDOR / "vendored.json"))["uplot"]["licence_text"]
     scripts = [f"/*!\n{licence}*/\n{read_text(VENDOR / 'uPlot.iife.min.js')}", read_text(WEB / "page.js")]
     style = "\n".join(read_text(path) for path in (VENDOR / "uPlot.min.css", WEB / "colours.css", WEB / "page.css"))
-    asks = "'self'" if live else "'none'"
-    policy = (
-        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; "
-        f"connect-src {asks}; img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    data = {"live": live, "runs": [card.told() for card in cards]}
     # "</script>" in a string would end the element; escaped as \u003c it cannot.
-    inlined = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f'<meta http-equiv="content-security-policy" content="{policy}">',
-            f'<title>{escape(title)} · niels_gpt</title><link rel="icon" href="data:,">',
-            f"<style>{style}</style></head><body>",
-            f"<header><h1>{escape(title)}</h1></header><main>",
-            before,
-            '<noscript><p class="note">The curves need JavaScript, which is disabled here.</p></noscript>',
-            '<section id="runs" hidden></section>',
-            after,
-            f'</main><script type="application/json" id="data">{inlined}</script>',
-            *(f"<script>{script}</script>" for script in scripts),
-            "</body></html>\n",
-        ]
+    data = json.dumps({"live": live, "runs": cards}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Template(read_text(WEB / "page.html")).substitute(
+        script_hashes=" ".join(map(_hash, scripts)),
+        style_hash=_hash(style),
+        polled="'self'" if live else "'none'",
+        title=escape(title),
+        style=style,
+        before=before,
+        after=after,
+        data=data.replace("<", "\\u003c"),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 
 
@@ -154,7 +126,6 @@ def render_report(
     verdict: Sequence[str],
     seen: Mapping[str, Exposure],
     notes: Sequence[str],
-    scores: Mapping[str, Mapping[str, Mapping[str, float]]],
     samples: Mapping[str, Sequence[tuple[str, str]]],
     params: Mapping[str, Any],
     tables: Mapping[str, Sequence[Sequence[str]]],
@@ -162,7 +133,7 @@ def render_report(
     """Return the report page: a verdict and the learning curves, what the models write, scores, then all details.
 
     `verdict`: sentences on what the model can do. `seen`: what training read of each source. `notes`: remarks on it.
-    `samples`: {title: (prompt, text) pairs}. `tables`: further tables by title, the head first.
+    `samples`: {title: (prompt, text) pairs}. `tables`: the head and the rows of each, by title.
     """
     after = []
     for title, pairs in samples.items():
@@ -171,7 +142,6 @@ def render_report(
             for prompt, text in pairs
         )
         after.append(_section(title, f'<div class="samples">{written}</div>'))
-    after.append(_section("Validation sets", render_table(HEAD, score_rows(scores))))
     after += [_section(title, render_table(head, rows)) for title, (head, *rows) in tables.items()]
     epochs = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
     said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
@@ -200,17 +170,24 @@ def finished_card(
     facts["final loss"] = f"{summary['loss']:.4f}"
     facts["lowest validation"] = f"{summary['best_val_loss']:.4f} at step {summary['best_step']:,}"
     a_step = summary["tokens"] // summary["steps"]
-    points: list[dict[str, Any]] = []
-    for row in (*training.losses, *training.validations):
-        step = int(row["step"])
-        points.append({"step": step, "tokens": step * a_step})
-        if "val_loss" in row:
-            by_source = {name: loss for name, loss in row.items() if name not in ("step", "val_loss")}
-            points[-1] |= {"val_loss": row["val_loss"], "validation": by_source}
-        else:
-            points[-1] |= {"loss": row["loss"], "lr": row["lr"]}
-    drawn = {name: (share["p"], share["rows"]) for name, share in summary["mix"].items()}
-    return Card(run or training.name, training.name, list(facts.items()), points, drawn, shown=shown)
+
+    def at(step: float) -> dict[str, Any]:
+        return {"step": int(step), "tokens": int(step) * a_step}
+
+    points = [{**at(row["step"]), "loss": row["loss"], "lr": row["lr"]} for row in training.losses]
+    for row in training.validations:
+        by_source = {name: loss for name, loss in row.items() if name not in ("step", "val_loss")}
+        points.append({**at(row["step"]), "val_loss": row["val_loss"], "validation": by_source})
+    return {
+        "name": run or training.name,
+        "stage": training.name,
+        "facts": list(facts.items()),
+        "points": [_told(point) for point in points],
+        "drawn": _drawn({name: (share["p"], share["rows"]) for name, share in summary["mix"].items()}),
+        **_FINISHED,
+        "shown": shown,
+        "title": "",
+    }
 
 
 def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
