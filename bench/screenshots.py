@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.cli.find import open_notes
-from niels_gpt.cli.report import build_watch, full_report
+from niels_gpt.cli.report import build_watch, write_report
 from niels_gpt.cli.summary import introduction, model_facts
 from niels_gpt.device import prepare_device
 from niels_gpt.pipeline import layout
@@ -108,7 +108,7 @@ def main(folder: Path) -> None:
     app = build_app(talker, card=model_facts(talker), notes=open_notes(), about=introduction(talker))
     with tempfile.TemporaryDirectory() as place, serving(app) as chat:
         report = Path(place, "report.html")
-        report.write_text(full_report(), encoding="utf-8")
+        write_report(report)
         with serving(build_watch(layout.LOGS)) as watch, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
             pictures = [

@@ -1,14 +1,11 @@
 """niels-gpt report: the last run's page with its provenance, and a live page from the logs."""
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -34,7 +31,6 @@ from niels_gpt.talk.server.access import Gate, refusal
 
 REPORT_FILE = Path("report.html")
 TITLES = (REPORT_TITLE, "What was trained")  # the second was the title of earlier versions
-_HEAD = ("training", "ended", "took", "machine", "commit")
 
 
 def run_of(history: History, runs: Sequence[Run], *, stage: str) -> Run | None:
@@ -51,35 +47,28 @@ def run_of(history: History, runs: Sequence[Run], *, stage: str) -> Run | None:
 
 def render_origin(found: Mapping[str, Run | None]) -> str:
     """Render the provenance section of the page, a table row per training."""
-    rows, missing, note = [], [], ""
-    for stage, run in found.items():
-        if run is None:
-            missing.append(stage)
-            continue
+    rows = []
+    for stage, run in ((stage, run) for stage, run in found.items() if run is not None):
         ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.last.time))
         took = format_duration(run.seconds) if run.seconds else ""
         rows.append([stage, ended, *(said or "not logged" for said in (took, run.last.machine, run.last.commit))])
-    if missing:
-        where = "in this checkout: the weights came from a cache or from another machine."
-        note = f'<p class="note">No log of {", ".join(missing)} {where}</p>'
-    table = render_table(_HEAD, rows) if rows else ""
+    table = render_table(("training", "ended", "took", "machine", "commit"), rows) if rows else ""
+    missing = ", ".join(stage for stage, run in found.items() if run is None)
+    where = "in this checkout: the weights came from a cache or from another machine."
+    note = f'<p class="note">No log of {missing} {where}</p>' if missing else ""
     return f"<section><h2>When and where</h2>{table}{note}</section>" if found else ""
 
 
-def full_report() -> str:
-    """Return the pipeline's report page with the sections on provenance and on spliced documents filled in."""
+def write_report(path: Path) -> None:
+    """Write the pipeline's report page, with provenance and spliced documents, to a new file or an earlier report."""
+    refuse_foreign(path, *TITLES)
     if not layout.REPORT.is_file():
         raise ValueError(f"there is no {layout.REPORT} yet: run `dvc repro` first")
     runs, _ = read_logs(layout.LOGS)
     histories = {stage: folder / layout.HISTORY for stage, folder in layout.MODEL_OF.items()}
     origins = {stage: run_of(History.read(it), runs, stage=stage) for stage, it in histories.items() if it.is_file()}
-    return read_text(layout.REPORT).replace(ORIGIN, render_origin(origins), 1).replace(SPLICE, _splice(), 1)
-
-
-def write_report(path: Path) -> None:
-    """Write the full report to a file, which must not exist or be an earlier report."""
-    refuse_foreign(path, *TITLES)
-    write_text(path, full_report())
+    page = read_text(layout.REPORT).replace(ORIGIN, render_origin(origins), 1).replace(SPLICE, _splice(), 1)
+    write_text(path, page)
 
 
 def _splice() -> str:
@@ -99,7 +88,6 @@ def _splice() -> str:
 # `niels-gpt report --live`: a read-only page about runs, served live from their logs to this machine alone.
 
 _UNCACHED = {"cache-control": "no-store"}
-_HAVE = re.compile(r"(.+):(\d{1,15}):(\d{1,15})", re.DOTALL)
 _NONE = """<section id="none" hidden><h2>No run yet</h2>
 <p>No run is logged in <code>logs/</code> so far. Run <code>dvc repro</code> in the same folder: this page shows each
 training from its first log line on, which comes after <code>runtime.log_every</code> steps.</p></section>
@@ -114,7 +102,11 @@ def build_watch(logs: Path) -> Starlette:
         return HTMLResponse(page, headers=_UNCACHED)
 
     async def tell(request: Request) -> Response:
-        have = read_have(request.query_params.getlist("have"))
+        try:
+            asked = [part.rsplit(":", 2) for part in request.query_params.getlist("have")]
+            have = {(name, int(revision)): int(points) for name, revision, points in asked}
+        except ValueError:
+            return refusal(400, "`have` is RUN:REVISION:POINTS")
         now, (runs, unread) = time.time(), read_logs(logs)
         present = present_runs(runs, list(layout.MODEL_OF))
         cards = [
@@ -123,19 +115,4 @@ def build_watch(logs: Path) -> Starlette:
         ]
         return JSONResponse({"runs": cards, "unread": unread}, headers=_UNCACHED)
 
-    def refuse(_: Request, error: Any) -> Response:
-        return refusal(error.status_code, error.detail, headers=error.headers)
-
-    return Starlette(
-        routes=[Route("/", show), Route("/runs", tell)],
-        middleware=[Middleware(Gate, body_bytes=0)],
-        exception_handlers={HTTPException: refuse},
-    )
-
-
-def read_have(parts: Sequence[str]) -> dict[tuple[str, int], int]:
-    """Parse RUN:REVISION:POINTS of a page into {(run, revision): points it has}; raise HTTP 400 if malformed."""
-    found = [_HAVE.fullmatch(part) for part in parts]
-    if not all(found):
-        raise HTTPException(400, "`have` is RUN:REVISION:POINTS")
-    return {(match[1], int(match[2])): int(match[3]) for match in found if match}
+    return Starlette(routes=[Route("/", show), Route("/runs", tell)], middleware=[Middleware(Gate, body_bytes=0)])
