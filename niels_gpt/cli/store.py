@@ -3,8 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any
+from contextlib import suppress
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -21,8 +21,7 @@ from niels_gpt.pipeline.stores import open_engine, store_of, stores_by_remote, t
 _MANIFEST_BYTES = 64 << 20  # larger files in DVC's cache are no manifests
 
 
-@dataclass(frozen=True)
-class StoredFile:
+class StoredFile(NamedTuple):
     """File listed by a manifest of this checkout; `stage` is the DVC stage that makes it."""
 
     store: Store
@@ -78,15 +77,15 @@ def _verify(*, delete: bool) -> None:
     params = read_params()[0]
     items = list(_listed(params))
     found = open_engine(params).map(check_file, items, tick=bool)
-    bad = sorted(((item, fault) for item, fault in found if fault), key=lambda pair: pair[0].name)
+    bad = {item: fault for item, fault in found if fault}
     if not bad:
         typer.echo(f"{len(items):,} files match their manifests")
         return
-    for item, fault in bad:
-        typer.echo(f"{item.name}: {fault}")
+    for item in sorted(bad, key=lambda item: item.name):
+        typer.echo(f"{item.name}: {bad[item]}")
         if delete:
             item.store.remove(item.file)
-    stages = " && ".join(f"dvc repro --force --single-item {stage}" for stage in sorted({i.stage for i, _ in bad}))
+    stages = " && ".join(f"dvc repro --force --single-item {stage}" for stage in sorted({item.stage for item in bad}))
     first = "" if delete else "`niels-gpt store --delete`, then "
     raise ValueError(f"{len(bad):,} of {len(items):,} files are damaged; {first}`{stages}` makes them again")
 
@@ -127,9 +126,6 @@ def _named() -> Iterator[str]:
     kept = (path for path in DvcCache().files.glob("??/*") if path.suffix != ".dir")
     for path in (*layout.RAW.glob(f"*/{MANIFEST}"), *layout.MANIFESTS.glob("*.json"), *kept):
         if path.is_file() and path.stat().st_size < _MANIFEST_BYTES and path.read_bytes()[:1] == b"{":
-            try:
-                manifest: Any = json.loads(path.read_bytes())
-            except ValueError:
-                continue
-            if isinstance(manifest.get("at"), str):
-                yield manifest["at"]
+            with suppress(ValueError):
+                if isinstance(at := json.loads(path.read_bytes()).get("at"), str):
+                    yield at

@@ -63,18 +63,16 @@ def _sources(stage: str) -> dict[str, str]:
 _DATA = ("base", "load", "duplicates", "split", "tokenizer", "tokenize", "cache")  # the stages that make the data
 
 
-def what_is_committed(root: Path) -> list[str]:
+def what_is_committed() -> list[str]:
     """Return sentences on whether the last run equals the committed one (if known), and on how to commit it."""
-    current = read_text(root / LOCK) if (root / LOCK).is_file() else ""
-    now, before = (read_records(text) or {} for text in (current, committed(root, LOCK) or ""))
-    compared = compare_runs(now, before)
-    if not (files := changed(root, LOCK, METRICS)):
-        return compared
-    return [
-        *compared,
-        f"This run is not in git yet ({_first(2, files)}).",
-        "`make baseline` commits these files only; experiments are then compared with this machine's results.",
-    ]
+    current = read_text(LOCK) if LOCK.is_file() else ""
+    compared = compare_runs(*(read_records(text) or {} for text in (current, committed(Path(), LOCK) or "")))
+    if files := changed(Path(), LOCK, METRICS):
+        compared += [
+            f"This run is not in git yet ({_first(2, files)}).",
+            "`make baseline` commits these files only; experiments are then compared with this machine's results.",
+        ]
+    return compared
 
 
 def _first(n: int, names: Sequence[str]) -> str:
@@ -83,18 +81,15 @@ def _first(n: int, names: Sequence[str]) -> str:
 
 def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
     """Return sentences comparing the stages of two runs, on data and on weights; none if one did not reach `cache`."""
-    # Without the stage `code`, its outputs count as external inputs of the other stages.
-    runs = [{name: stage for name, stage in stages.items() if name != "code"} for stages in (now, committed)]
-    if not all(_DATA[-1] in run for run in runs):
+    if not all(_DATA[-1] in run for run in (now, committed)):
         return []
-    names = {*runs[0], *runs[1]}
+    names = {*now, *committed} - {"code"}  # whose outputs count as inputs of the other stages
     data = {name for name in names if name.partition("@")[0] in _DATA}
-    made = {path for run in runs for path in _hashes(run, names, "outs")}
     sentences, why = [], "although all inputs are equal"
     for what, part in (("data", data), ("weights and their metrics", names - data)):
-        ours, theirs = (_hashes(run, part, "outs") for run in runs)
+        ours, theirs = (_hashes(run, part, "outs") for run in (now, committed))
         differing = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
-        if other := sorted(name for name in part if _inputs(runs[0], name, made) != _inputs(runs[1], name, made)):
+        if other := sorted(name for name in part if _inputs(now, name) != _inputs(committed, name)):
             why = f"since parameters, code or inputs of {', '.join(other)} differ"
         if differing:
             sentences.append(f"The {what} differ from the committed run, {why}: {_first(4, differing)}.")
@@ -109,32 +104,26 @@ def _hashes(run: Mapping[str, Any], names: Iterable[str], kind: str) -> dict[str
     return {file["path"]: file["md5"] for name in names for file in run.get(name, {}).get(kind, [])}
 
 
-def _inputs(run: Mapping[str, Any], name: str, made: Iterable[str]) -> tuple[Any, dict[str, str]]:
+def _inputs(run: Mapping[str, Any], name: str) -> tuple[Any, dict[str, str]]:
     """Return a stage's parameters and the hashes of its external inputs: code and text, no outputs of stages."""
     deps = _hashes(run, [name], "deps")
-    outside = {path: md5 for path, md5 in deps.items() if not any(_within(path, out) for out in made)}
-    return run.get(name, {}).get("params"), outside
+    made = [
+        path for path in deps if Path(path).parts[0] in layout.WRITTEN_HERE and layout.CODE not in Path(path).parents
+    ]
+    return run.get(name, {}).get("params"), {path: md5 for path, md5 in deps.items() if path not in made}
 
 
-def _within(path: str, other: str) -> bool:
-    """Return whether two paths are equal, or one lies in the other."""
-    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
-
-
-_SUMMARISED = (layout.SCORES, layout.TRAINED, layout.SAMPLES)
-_PLACES = (
-    ("metrics", "metrics/*.json, and curves in metrics/*.tsv"),
-    ("report", "metrics/report.html; `niels-gpt report` adds when, where and how long it trained"),
-    ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
-    ("tokens", "cache/tokens/, listed with their sha256 in cache/mix.json and chat_mix.json"),
-    ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt report --live` plots them"),
-)
+_PLACES = """\
+metrics  metrics/*.json, and curves in metrics/*.tsv
+report   metrics/report.html; `niels-gpt report` adds when, where and how long it trained
+talk     `niels-gpt chat`, or `niels-gpt serve` for a web page
+tokens   cache/tokens/, listed with their sha256 in cache/mix.json and chat_mix.json
+run logs logs/*.jsonl (times and speed, not tracked); `niels-gpt report --live` plots them"""
 
 
 def summary_lines() -> Iterator[str]:
     """Yield the lines of `niels-gpt report --text`: scores, mix, a sample, leaks, state of the commit, and paths."""
-    missing = [path for path in _SUMMARISED if not path.is_file()]
-    if missing:
+    if missing := [path for path in (layout.SCORES, layout.TRAINED, layout.SAMPLES) if not path.is_file()]:
         raise ValueError(f"{', '.join(map(str, missing))} missing: run `dvc repro` first")
     scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
     question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
@@ -151,7 +140,6 @@ def summary_lines() -> Iterator[str]:
     yield visible(f"\n{kind}: {question}\n\n{answer.strip()}\n")
     if layout.LEAK.is_file() and (leaks := read_result(layout.LEAK)["sources"]):
         yield from (f"Private text in {name}: {verdict(leaks, name)}" for name in models)
-    yield from (*what_is_committed(Path()), "")
+    yield from (*what_is_committed(), "")
     folders = " and ".join(f"{folder}/" for folder in models.values())
-    for what, where in (("models", f"{folders} (best.pt, last.pt, config.json)"), *_PLACES):
-        yield f"{what:<9}{where}"
+    yield f"models   {folders} (best.pt, last.pt, config.json)\n{_PLACES}"

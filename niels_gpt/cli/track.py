@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,6 +21,7 @@ from niels_gpt.report.runs import Line, Run, read_logs
 
 _INTERVAL_S = 5.0  # between two looks at the logs
 _BATCH = 1000  # metrics that MLflow takes in one request
+_SENT = {"loss", "lr", "tokens", "tokens_per_second", "utilisation", "val_loss", "seconds"}
 
 
 def send_curves(to: "Service", *, live: bool) -> None:
@@ -29,25 +31,21 @@ def send_curves(to: "Service", *, live: bool) -> None:
     """
     if not live and not read_logs(layout.LOGS)[0]:
         raise ValueError(f"no run is logged in {layout.LOGS}/ yet: start one with `niels-gpt run`")
-    tracker, sent = open_tracker(to.value), dict[str, int]()
+    try:
+        tracker = TRACKERS[to.value]()
+    except ImportError as error:
+        raise ValueError(f"this needs {to} ({error}): `pip install 'niels_gpt[{to}]'` installs it") from error
+    except Exception as error:  # whatever its library raises: no server, no account
+        raise ValueError(f"{to} cannot be opened: {error}") from error
+    sent = dict[str, int]()
     with suppress(KeyboardInterrupt):
         while True:
-            for title, points in send_new(tracker, sent, to=to.value):
+            for title, points in send_new(tracker, sent, to=to):
                 typer.echo(f"{title}: {plural(points, 'point')} sent")
             if not live:
                 break
             time.sleep(_INTERVAL_S)
     typer.echo(f"{plural(len(sent), 'run')}; look at them with `{tracker.shown_by}`")
-
-
-def open_tracker(name: str) -> "Tracker":
-    """Open a tracker, as its own environment variables say, or in this folder."""
-    try:
-        return TRACKERS[name]()
-    except ImportError as error:
-        raise ValueError(f"this needs {name} ({error}): `pip install 'niels_gpt[{name}]'` installs it") from error
-    except Exception as error:  # whatever its library raises: no server, no account
-        raise ValueError(f"{name} cannot be opened: {error}") from error
 
 
 def send_new(tracker: "Tracker", sent: dict[str, int], *, to: str) -> Iterator[tuple[str, int]]:
@@ -72,10 +70,8 @@ def send_new(tracker: "Tracker", sent: dict[str, int], *, to: str) -> Iterator[t
 
 def numbers_of(line: Line) -> dict[str, float]:
     """Return the curves' values at one step, by name."""
-    shown = ("loss", "lr", "tokens", "tokens_per_second", "utilisation", "val_loss", "seconds")
-    values = {name: getattr(line, name) for name in shown}
-    values |= {f"val_loss/{source}": loss for source, loss in (line.validation or {}).items()}
-    return {name: float(value) for name, value in values.items() if value is not None}
+    values = line.model_dump(include=_SENT, exclude_none=True)
+    return {**values, **{f"val_loss/{source}": loss for source, loss in (line.validation or {}).items()}}
 
 
 def facts_of(run: Run) -> dict[str, str]:
@@ -88,22 +84,21 @@ class TensorBoard:
     """Event files, a folder per run."""
 
     def __init__(self) -> None:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         from torch.utils.tensorboard import SummaryWriter
 
         self._folder = layout.LOGS / "tensorboard"
-        self._read, self._write, self._writers = EventAccumulator, SummaryWriter, dict[str, Any]()
+        self._writer = cache(lambda name: SummaryWriter(str(self._folder / name)))
         self.shown_by = f"tensorboard --logdir {self._folder}"
 
     def last_step(self, run: Run) -> int:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
         folder = self._folder / run.name
-        events = self._read(str(folder)).Reload() if folder.is_dir() else None
+        events = EventAccumulator(str(folder)).Reload() if folder.is_dir() else None
         return events.Scalars("loss")[-1].step if events and "loss" in events.Tags()["scalars"] else -1
 
     def send(self, run: Run, points: Sequence[Line]) -> None:
-        if run.name not in self._writers:
-            self._writers[run.name] = self._write(str(self._folder / run.name))
-        writer = self._writers[run.name]
+        writer = self._writer(run.name)
         for point in points:
             for name, value in numbers_of(point).items():
                 writer.add_scalar(name, value, point.step, walltime=point.time)
@@ -143,13 +138,11 @@ class MLflow:
 
     def _id(self, run: Run) -> str:
         found = self._client.search_runs([self._experiment], f"tags.niels_gpt_run = '{run.name}'")
-        tags = {"niels_gpt_run": run.name, **facts_of(run)}
-        made = found or [
-            self._client.create_run(
-                self._experiment, start_time=int(1000 * run.points[0].time), tags=tags, run_name=run.title
-            )
-        ]
-        return str(made[0].info.run_id)
+        if found:
+            return str(found[0].info.run_id)
+        tags, began = {"niels_gpt_run": run.name, **facts_of(run)}, int(1000 * run.points[0].time)
+        made = self._client.create_run(self._experiment, start_time=began, tags=tags, run_name=run.title)
+        return str(made.info.run_id)
 
 
 class Wandb:
@@ -176,11 +169,9 @@ class Wandb:
         if run.name not in self._opened:
             quiet = {"console": "off", "disable_git": True, "save_code": False, "silent": True}
             settings = self._wandb.Settings(**quiet, x_disable_meta=True, x_disable_stats=True)
+            about = {"id": run.name, "name": run.title, "config": facts_of(run), "settings": settings}
             project = os.environ.get("WANDB_PROJECT") or Path.cwd().name
-            self._opened[run.name] = self._wandb.init(
-                project=project, id=run.name, name=run.title, config=facts_of(run), resume="allow",
-                reinit="create_new", settings=settings,
-            )  # fmt: skip
+            self._opened[run.name] = self._wandb.init(project=project, resume="allow", reinit="create_new", **about)
             self.shown_by = self._opened[run.name].url or self.shown_by
         return self._opened[run.name]
 
