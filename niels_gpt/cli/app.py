@@ -8,21 +8,9 @@ from typing import Annotated
 
 import typer
 
-from niels_gpt.cli import inspect
+from niels_gpt.cli import console, inspect
 from niels_gpt.cli.benchmark import benchmark
 from niels_gpt.cli.compare import compare
-from niels_gpt.cli.console import (
-    Commands,
-    PresetCommand,
-    apply_preset,
-    explained,
-    keep_copy,
-    keep_own_sources,
-    known_presets,
-    print_any_text,
-    read_preset,
-    show_version,
-)
 from niels_gpt.cli.export import ModelFolder, export, final_model, open_model
 from niels_gpt.cli.find import find, open_notes, served_notes
 from niels_gpt.cli.init import init
@@ -39,7 +27,7 @@ from niels_gpt.pipeline.repository import mend
 from niels_gpt.pipeline.yaml_files import parse_yaml
 
 app = typer.Typer(
-    cls=Commands,
+    cls=console.Commands,
     add_completion=False,
     no_args_is_help=True,
     help="Train a small GPT on your own text, and use it.",
@@ -58,32 +46,32 @@ Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="random seed; the 
 @app.callback()
 def begin(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=show_version, help="print the version and exit")
+        bool, typer.Option("--version", is_eager=True, callback=console.show_version, help="print the version and exit")
     ] = False,
 ) -> None:
     """Prepare stdout and stderr before any command runs."""
-    print_any_text()
+    console.print_any_text()
 
 
-@app.command(cls=PresetCommand)
+@app.command(cls=console.PresetCommand)
 def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml")]) -> None:
     """Write a preset's values into params.yaml, keeping comments in sections with the preset's keys."""
     chosen = layout.PRESETS / f"{name}.yaml"
     if not chosen.is_file():
-        known = ", ".join(known_presets(layout.PRESETS)) or "none: run this in the project's folder"
+        known = ", ".join(console.known_presets(layout.PRESETS)) or "none: run this in the project's folder"
         raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
-    wanted = read_preset(layout.PRESETS, name)
+    wanted = console.read_preset(layout.PRESETS, name)
     parse_params(wanted, name=str(chosen))
     current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""
     try:
         parse_yaml(current, name=str(layout.PARAMS))
     except ValueError as error:
         raise ValueError(f"{error}; fix it, or delete it to use the preset alone") from error
-    if name != "sample" and (kept_own := keep_own_sources(wanted, current)) != wanted:
+    if name != "sample" and (kept_own := console.keep_own_sources(wanted, current)) != wanted:
         parse_params(wanted := kept_own, name=str(chosen))
         typer.echo("your own sources stay, with the preset's public text beside them")
-    text = apply_preset(current, wanted)
-    if text != current and (kept := keep_copy(layout.PARAMS)) is not None:
+    text = console.apply_preset(current, wanted)
+    if text != current and (kept := console.keep_copy(layout.PARAMS)) is not None:
         typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` restores it")
     write_text(layout.PARAMS, text)
     typer.echo(f"{layout.PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
@@ -93,7 +81,7 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
 def params() -> None:
     """Print all parameters as YAML with their help: those of params.yaml, and the defaults of keys left out."""
     found, raw = read_params()
-    typer.echo(explained(raw, type(found)), nl=False)
+    typer.echo(console.explained(raw, type(found)), nl=False)
 
 
 @app.command()
@@ -175,14 +163,13 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a chat page and an OpenAI-compatible API (base_url http://127.0.0.1:PORT/v1)."""
-    from niels_gpt.talk.server.access import Access
+    from niels_gpt.talk.server.access import Access, listen, make_server
 
     key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
     access = Access(others=host != "127.0.0.1", key=key, origins=tuple(origin or ()))
     # Leave one core to the clients: waiting threads spin, and under other load 8 clients then get fewer tokens/s
     # than 1 (docs/performance.md).
     talker = open_model(model or final_model(), slots=slots, bf16=bf16, threads=max(1, (os.cpu_count() or 1) - 1))
-    from niels_gpt.talk.server.access import listen, make_server
     from niels_gpt.talk.server.app import build_app
 
     notes = served_notes(private=share_sources or not access.others)
@@ -212,20 +199,19 @@ def doctor(
     if params_only:
         raise typer.Exit(print_problems())
     params, problems = params_and_problems()
-    wrong = [problem.path for problem in problems]
     for problem in problems:
         typer.echo(f"BAD  {visible(problem.sentence)}")
     from niels_gpt.cli.doctor import examine, examine_speed
 
-    bad = len(problems)
-    for finding in examine(params, folder=Path(), wrong=wrong):
-        bad += finding.fix is not None
+    bad = bool(problems)
+    for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
+        bad |= finding.fix is not None
         typer.echo(f"{'BAD ' if finding.fix else 'note' if finding.advice else 'ok  '} {finding.what}")
         if to_do := finding.fix or finding.advice:
             typer.echo(f"     -> {to_do}")
     for finding in examine_speed(params) if speed and not bad else ():
         typer.echo(f"ok   {finding.what}")
-    raise typer.Exit(bool(bad))
+    raise typer.Exit(bad)
 
 
 app.command()(export)
@@ -265,8 +251,7 @@ def report(
         send_curves(to, live=live)
         return
     if not live:
-        for line in summary_lines():
-            typer.echo(line)
+        typer.echo("\n".join(summary_lines()))
     if text:
         return
     from niels_gpt.cli.report import build_watch, write_report

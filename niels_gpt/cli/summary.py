@@ -1,5 +1,6 @@
 """Results of a run as chat page and report tell them, and whether they equal the committed dvc.lock."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ def _sources(stage: str) -> dict[str, str]:
 
 
 _DATA = ("base", "load", "duplicates", "split", "tokenizer", "tokenize", "cache")  # the stages that make the data
+_OUTPUT = re.compile(r"(?!cache/code/)(cache|models|metrics)/")  # of a stage, but for the fingerprints of code
 
 
 def what_is_committed() -> list[str]:
@@ -107,10 +109,7 @@ def _hashes(run: Mapping[str, Any], names: Iterable[str], kind: str) -> dict[str
 def _inputs(run: Mapping[str, Any], name: str) -> tuple[Any, dict[str, str]]:
     """Return a stage's parameters and the hashes of its external inputs: code and text, no outputs of stages."""
     deps = _hashes(run, [name], "deps")
-    made = [
-        path for path in deps if Path(path).parts[0] in layout.WRITTEN_HERE and layout.CODE not in Path(path).parents
-    ]
-    return run.get(name, {}).get("params"), {path: md5 for path, md5 in deps.items() if path not in made}
+    return run.get(name, {}).get("params"), {path: md5 for path, md5 in deps.items() if not _OUTPUT.match(path)}
 
 
 _PLACES = """\
