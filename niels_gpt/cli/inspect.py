@@ -27,7 +27,6 @@ from niels_gpt.pipeline.stores import store_of
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 _SHOWN = 12  # most lines shown of a pair of duplicates
-_ON, _OFF = "\033[1;32m", "\033[0m"  # trained tokens in green
 
 
 def count_ids(files: Iterable[tuple[str, np.ndarray]], *, V: int) -> np.ndarray:
@@ -68,22 +67,17 @@ def mark_chat(tokenizer: Tokenizer, ids: Sequence[int], learned: Sequence[bool],
     names = {id: f"<{name}>" for name, id in tokenizer.special_token_ids().items()}
     eot = tokenizer.special_token_ids()["eot"]
     end = min(len(ids), max(i for i, id in enumerate(ids) if id != eot) + 2)  # padding is eot, too: keep one
-    marks = (_ON, _OFF) if color else ("«", "»")
-    parts: list[str] = []
-    for is_learned, run in groupby(range(end), key=learned.__getitem__):
-        text = _text(tokenizer, [ids[i] for i in run], names)
-        parts.append(f"{marks[0]}{text}{marks[1]}" if is_learned else text)
-    return "".join(parts)
+    on, off = ("\033[1;32m", "\033[0m") if color else ("«", "»")
+    runs = groupby(range(end), key=learned.__getitem__)
+    texts = ((is_learned, _text(tokenizer, [ids[i] for i in run], names)) for is_learned, run in runs)
+    return "".join(f"{on}{text}{off}" if is_learned else text for is_learned, text in texts)
 
 
 def _text(tokenizer: Tokenizer, ids: Iterable[int], names: Mapping[int, str]) -> str:
-    parts: list[str] = []
-    for is_named, run in groupby(ids, key=names.__contains__):
-        if is_named:
-            parts += [names[id] for id in run]
-        else:
-            parts.append(visible(tokenizer.decode(run)))
-    return "".join(parts)
+    runs = groupby(ids, key=names.__contains__)
+    return "".join(
+        "".join(names[id] for id in run) if is_named else visible(tokenizer.decode(run)) for is_named, run in runs
+    )
 
 
 def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
@@ -172,8 +166,7 @@ def inspect_tokenizer(
         name: count_ids(train_files(name, manifest, places=places, vocab_size=mix["vocab_size"]), V=chosen.vocab_size)
         for name, manifest in mix["sources"].items()
     }
-    for told in tokenizer_lines(chosen, counts, line=line):
-        typer.echo(told)
+    typer.echo("\n".join(tokenizer_lines(chosen, counts, line=line)))
 
 
 @app.command("documents")
@@ -189,13 +182,11 @@ def inspect_documents(
 ) -> None:
     """Show the first documents of a source as loaded: name, size, beginning; or its near duplicates or secrets."""
     if duplicates:
-        for line in shown_pairs(read_params()[0], source, n=n):
-            typer.echo(visible(line))
+        typer.echo(visible("\n".join(shown_pairs(read_params()[0], source, n=n))))
     elif secrets:
         click.echo_via_pager(visible(line) + "\n" for line in listed_secrets(read_params()[0], source))
     else:
-        for line in _first_documents(source, n):
-            typer.echo(line)
+        typer.echo("\n".join(_first_documents(source, n)))
 
 
 def _first_documents(source: str | None, n: int) -> Iterator[str]:
@@ -241,8 +232,7 @@ def inspect_batch(
     ] = False,
 ) -> None:
     """Show a training batch as the model sees it: each row with its source and the ends of documents."""
-    for line in _chats(rows, color=color) if sft else _rows(step, rows, color=color):
-        typer.echo(line)
+    typer.echo("\n".join(_chats(rows, color=color) if sft else _rows(step, rows, color=color)))
 
 
 def _rows(step: int, rows: int, *, color: bool) -> Iterator[str]:
@@ -274,7 +264,6 @@ def _chats(rows: int, *, color: bool) -> Iterator[str]:
             yield f"--- {name} {row}\n{mark_chat(tokenizer, [x[0], *y], learned, color=color)}\n"
 
 
-_BASE_HEAD = ("from", "model", "size", "licence", "here")
 _AT_THE_HUB = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": ("135 M parameters, answers chats", "apache-2.0"),
     "Qwen/Qwen3-0.6B-Base": ("0.6 B parameters", "apache-2.0"),
@@ -284,7 +273,7 @@ _AT_THE_HUB = {
 @app.command("bases")
 def inspect_bases() -> None:
     """List pretrained models to start from: what to write as base.from in params.yaml, size, licence, what is here."""
-    rows = [_BASE_HEAD, *_bases()]
+    rows = [("from", "model", "size", "licence", "here"), *_bases()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -302,10 +291,10 @@ def _bases() -> Iterator[tuple[str, ...]]:
         here = "installed" if bundled_file() else ""
     except ValueError:
         here = f"no: {INSTALL}"
-    yield BUNDLED, "SmolLM2-135M-Instruct in 4 bits, answers chats", _megabytes(BUNDLED_BYTES), "apache-2.0", here
+    what, size = "SmolLM2-135M-Instruct in 4 bits, answers chats", f"{BUNDLED_BYTES / 1e6:,.0f} MB"
+    yield BUNDLED, what, size, "apache-2.0", here
     cached = _cached_models()
-    for name in (*_AT_THE_HUB, *(name for name in cached if name not in _AT_THE_HUB)):
-        what, licence = _AT_THE_HUB.get(name, ("", ""))
+    for name, (what, licence) in {**dict.fromkeys([*_AT_THE_HUB, *cached], ("", "")), **_AT_THE_HUB}.items():
         size, here = cached.get(name, ("", "no: the import fetches it"))
         yield name, what, size, licence, here
     yield "FOLDER", "Llama or Qwen3 in transformers' form, with safetensors", "", "", ""
@@ -321,13 +310,8 @@ def _cached_models() -> dict[str, tuple[str, str]]:
     except CacheNotFound:
         return {}
     found = {}
-    for repo in repos:
+    for repo in (repo for repo in repos if repo.repo_type == "model"):
         usable = [r for r in repo.revisions if any(file.file_name.endswith(".safetensors") for file in r.files)]
-        if repo.repo_type == "model" and usable:
-            commits = ", ".join(sorted(revision.commit_hash for revision in usable))
-            found[repo.repo_id] = _megabytes(repo.size_on_disk), f"cached, revision {commits}"
+        if commits := ", ".join(sorted(revision.commit_hash for revision in usable)):
+            found[repo.repo_id] = f"{repo.size_on_disk / 1e6:,.0f} MB", f"cached, revision {commits}"
     return found
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB"
