@@ -30,17 +30,15 @@ from niels_gpt.report.tables import BEST, MISSING, lay_out, parse_tsv
 
 WORKSPACE = "workspace"
 # DVC also keeps queued and running experiments below refs/exps, but under words instead of hashes.
-_REF = re.compile(r"refs/exps/[0-9a-f]{2}/[0-9a-f]{38}/([^/]+)")
+_REF = re.compile(r"^(\w+) refs/exps/[0-9a-f]{2}/[0-9a-f]{38}/([^/\n]+)$", re.MULTILINE)
 
 
 def list_experiments() -> dict[str, str]:
     """Return {name: commit} of all experiments, newest first; of two with the same name, the newer."""
     told = ask_git(Path(), "for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(refname)", "refs/exps")
     found: dict[str, str] = {}
-    for line in (told or "").splitlines():
-        commit, _, ref = line.partition(" ")
-        if match := _REF.fullmatch(ref):
-            found.setdefault(match[1], commit)
+    for commit, name in _REF.findall(told or ""):
+        found.setdefault(name, commit)
     return found
 
 
@@ -201,15 +199,13 @@ def without_doubles(results: Sequence[Result]) -> tuple[list[Result], list[str]]
 
     The workspace and HEAD come first, so a run that is also an experiment has the experiment's name.
     """
-    kept: list[Result] = []
-    dropped = []
-    for result in reversed(results):
-        same = next((one for one in kept if replace(one, name="") == replace(result, name="")), None)
-        if same is None:
-            kept.insert(0, result)
+    kept, dropped = [], []
+    for number, result in enumerate(results, start=1):
+        if same := [later.name for later in results[number:] if replace(later, name=result.name) == result]:
+            dropped.append(f"{result.name} is the same run as {same[-1]}")
         else:
-            dropped.append(f"{result.name} is the same run as {same.name}")
-    return kept, dropped[::-1]
+            kept.append(result)
+    return kept, dropped
 
 
 def _measures(results: Sequence[Result]) -> list[Measure]:
@@ -250,7 +246,6 @@ def _shown(value: Any) -> str:
 
 
 PAGE = layout.METRICS / "compare.html"  # ignored by git
-_WIDTH = 100
 _SUMMARY = ("steps", "tokens", "parameters", "loss", "best_val_loss", "best_step", "mix.*.p", "mix.*.rows")
 _LEAK = ("sources.*.*.extractable_sentences", "sources.*.*.extractable_passages")
 
@@ -278,14 +273,11 @@ def compare(
         results, doubles = without_doubles(results)
         faults += doubles
     write_text(html, render_comparison(results))
-    for line in lay_out(comparison_of(results), width=_WIDTH):
-        typer.echo(visible(line))
-    typer.echo()
+    table = lay_out(comparison_of(results), width=100)
     more = [f"{older} older experiments are not shown: -n {n + older} shows them"] if older > 0 else []
-    for said in (*faults, *more, *notes(results)):
-        typer.echo(f"note: {visible(said)}")
-    for line in (*legend(results), f"* best, - missing; {html} has the learning curves"):
-        typer.echo(line)
+    remarks = [f"note: {said}" for said in (*faults, *more, *notes(results))]
+    typer.echo(visible("\n".join([*table, "", *remarks, *legend(results)])))
+    typer.echo(f"* best, - missing; {html} has the learning curves")
 
 
 _FILES = [
@@ -302,7 +294,7 @@ def result_of(name: str, files: Mapping[str, str], *, fault: Callable[[str], Non
         try:
             text = files.get(str(path), _LEFT_OUT)
             return {} if text == _LEFT_OUT else parse(text)
-        except (ValueError, RecursionError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             fault(f"{path} of {name} is damaged, or of another version, and is skipped")
             return {}
 
@@ -333,7 +325,5 @@ def _object(required: Sequence[str], text: str) -> dict[str, Any]:
 
 def _parameters(text: str) -> dict[str, Any]:
     """Return the parameters that affect results (all but `runtime`), with defaults, by dotted name."""
-    values = parse_yaml(text, name=str(layout.PARAMS))
-    if not isinstance(values, dict):
-        raise ValueError("no parameters")
-    return {name: value for name, value in leaves(complete(values)) if not name.startswith("runtime.")}
+    values = complete(parse_yaml(text, name=str(layout.PARAMS)))
+    return {name: value for name, value in leaves(values) if not name.startswith("runtime.")}
