@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from niels_gpt.cli.export import final_model, open_model
+from niels_gpt.cli.export import ModelFolder, final_model, open_model
 from niels_gpt.files.messages import progress, read_text
 
 if TYPE_CHECKING:
     from niels_gpt.talk.talker import Talker
 
-SLOTS = 32  # sequences scored in one batch
 # Accuracy on all 67 paradigms, published with BLiMP (Warstadt et al. 2020).
 ANCHORS = {"n-gram": 0.612, "LSTM": 0.698, "GPT-2": 0.830}
 # lm-eval's names and files of tasks, which have the prompts; of BLiMP's there is one for each paradigm.
@@ -37,12 +36,12 @@ def benchmark(
     source: Annotated[
         str | None, typer.Option("--from", help="folder with NAME.jsonl or NAME/*.jsonl, or a dataset on the hub")
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="model folder: models/sft, models/pretrain")] = None,
+    model: ModelFolder = None,
 ) -> None:
     """Score the model on a public evaluation set with lm-eval (zero-shot), to compare with published models."""
-    talker = open_model(model or final_model(), slots=SLOTS)
-    for line in result_lines(name.value, evaluate(talker, make_tasks(name.value, source))):
-        typer.echo(line)
+    talker = open_model(model or final_model(), slots=32)
+    results = evaluate(talker, make_tasks(name.value, source))
+    typer.echo("\n".join(result_lines(name.value, results)))
 
 
 def make_tasks(name: str, source: str | None) -> list[Any]:
@@ -53,9 +52,8 @@ def make_tasks(name: str, source: str | None) -> list[Any]:
         from lm_eval.api.task import ConfigurableTask
         from lm_eval.tasks._yaml_loader import load_yaml
     except ImportError as error:
-        raise ValueError(
-            f"benchmark needs lm-eval ({error}): `pip install 'niels_gpt[benchmark]'` installs it"
-        ) from error
+        install = "`pip install 'niels_gpt[benchmark]'` installs it"
+        raise ValueError(f"benchmark needs lm-eval ({error}): {install}") from error
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     folder = Path(lm_eval.tasks.__file__).parent
     config = load_yaml(folder / TASKS[name], resolve_func=True)
@@ -143,12 +141,7 @@ def evaluate(talker: "Talker", tasks: Sequence[Any]) -> dict[str, Row]:
         ) -> list[tuple[float, bool]]:
             return score(talker, [(context, continuation) for _, context, continuation in requests])
 
-        # The base class is abstract in these two, which no task here calls.
-        def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
-            raise NotImplementedError
-
-        def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
-            raise NotImplementedError
+        loglikelihood_rolling = generate_until = None  # abstract in the base class; no task here calls them
 
     manager = TaskManager(include_defaults=False)
     found = simple_evaluate(Scorer(), tasks=list(tasks), task_manager=manager, bootstrap_iters=100, log_samples=False)

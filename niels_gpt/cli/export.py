@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from niels_gpt.model.precision import Precision
     from niels_gpt.talk.talker import Talker
 
-
 ModelFolder = Annotated[
     str | None, typer.Option("--model", help="model folder: models/sft, models/pretrain or an export")
 ]
@@ -44,28 +43,25 @@ def answering_model(folder: str) -> Iterator[tuple[Path, Path]]:
     """
     path = Path(os.path.relpath(folder))
     model, own, current = _recorded(path)
-    place, tokenizer = Path(folder), layout.TOKENIZER
-    if not (model and own and current):
-        yield place, tokenizer
-        return
-    cache, said = DvcCache(), []
+    place, tokenizer, cache = Path(folder), layout.TOKENIZER, DvcCache()
+    known = model and own and current
     with TemporaryDirectory() as temporary:
-        if not (path / layout.CONFIG).is_file() and cache.link(model, Path(temporary, "models", path.name)):
-            place = Path(temporary, "models", path.name)
-            said.append(
+        links = Path(temporary, "models", path.name), Path(temporary, "tokenizer")
+        if known and not (path / layout.CONFIG).is_file() and cache.link(model, links[0]):
+            place = links[0]
+            typer.echo(
                 f"{path} does not exist (DVC removes a model before it trains the next): "
-                f"using the previous one, {model[:8]} in DVC's cache"
+                f"using the previous one, {model[:8]} in DVC's cache",
+                err=True,
             )
-        if place.exists() and (own != current or not tokenizer.is_dir()):
-            tokenizer = Path(temporary, "tokenizer")
+        if known and place.exists() and (own != current or not tokenizer.is_dir()):
+            tokenizer = links[1]
             if not cache.link(own, tokenizer):
                 raise ValueError(
                     f"{path} was trained with another tokenizer than the one in {layout.TOKENIZER}, and DVC's cache "
                     "does not have it: wait for the next model, which `dvc repro` trains"
                 )
-            said.append(f"{path} uses the tokenizer it was trained with, {own[:8]} in DVC's cache")
-        for sentence in said:
-            typer.echo(sentence, err=True)
+            typer.echo(f"{path} uses the tokenizer it was trained with, {own[:8]} in DVC's cache", err=True)
         yield place, tokenizer
 
 
@@ -106,8 +102,6 @@ def open_model(folder: str, *, slots: int = 1, bf16: bool = False, threads: int 
 
 
 _KNOWN = "pass --i-know to export it anyway"
-
-
 Leaks = Mapping[str, Mapping[str, Any]]  # what the leak stage measured of a model, by private source
 
 
@@ -159,8 +153,6 @@ def check_files(talker: "Talker", files: Sequence[Path], params: Params) -> None
     from niels_gpt.leak.extraction import Questions
     from niels_gpt.leak.passages import DocumentList, cut_passages, encode_sentences, find_sentences, score_passages
 
-    if not files:
-        return
     eot, settings = talker.tokenizer.special_token_ids()["eot"], params.leak
     baseline = next(iter(open_questions(params, talker, names=None).values()), None)
     found = []
@@ -218,7 +210,8 @@ def export(
     leaks = measured_leaks(Path(model)) if private else {}
     if private and not i_know:
         refuse_extractable(talker, params, private, leaks)
-    check_files(talker, refuse_if_extractable or [], params)
+    if refuse_if_extractable:
+        check_files(talker, refuse_if_extractable, params)
     talker.model.to("cpu")  # all formats are written from CPU memory
     from niels_gpt.base.imported import provenance_of
     from niels_gpt.talk.export.card import model_card

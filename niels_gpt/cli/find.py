@@ -43,8 +43,7 @@ def find(
         lines = find_lines(sections)
     if as_json:
         lines = [json.dumps([to_json(item, with_path=True) for item in found], ensure_ascii=False, indent=1)]
-    for line in lines:
-        typer.echo(visible(line))
+    typer.echo(visible("\n".join(lines)))
 
 
 def ready_library(params: Params, *, private: bool = True) -> "Library":
