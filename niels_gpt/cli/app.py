@@ -87,18 +87,13 @@ def params() -> None:
 @app.command()
 def chat(
     model: ModelFolder = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="sampling temperature; 0 is greedy [default: by the report card]"),
-    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy; default: by the report card")] = None,
     top_k: TopK = 50,
     top_p: TopP = 1.0,
     max_tokens: MaxTokens = 200,
     seed: Seed = 0,
     bf16: Bf16 = False,
-    notes: Annotated[
-        bool, typer.Option("--notes", help="show the sections of your notes that a question finds")
-    ] = False,
+    notes: Annotated[bool, typer.Option("--notes", help="show what a question finds in your notes")] = False,
 ) -> None:
     """Chat with the model in the terminal (Ctrl-C stops an answer; commands: /reset, /system, /trace, /save, /quit)."""
     from niels_gpt.inference.sampling import Sampling
@@ -146,21 +141,15 @@ def serve(
     model: ModelFolder = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
     host: Annotated[
-        str,
-        typer.Option(help="IPv4 address to listen on, 0.0.0.0 for all; any but 127.0.0.1 needs an API key"),
+        str, typer.Option(help="IPv4 address to listen on, 0.0.0.0 for all; any but 127.0.0.1 needs an API key")
     ] = "127.0.0.1",
     api_key: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key", metavar="FILE", help="file with the API key that clients must send; or set NIELS_GPT_API_KEY"
-        ),
+        str | None, typer.Option(metavar="FILE", help="file with the API key of clients; or set NIELS_GPT_API_KEY")
     ] = None,
     origin: Annotated[list[str] | None, typer.Option(help="origin whose pages may use the API; repeatable")] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="answers generated in one batch")] = 16,
     bf16: Bf16 = False,
-    share_sources: Annotated[
-        bool, typer.Option("--share-sources", help="with --host: let clients search and trace private text")
-    ] = False,
+    share_sources: Annotated[bool, typer.Option("--share-sources", help="with --host: search private text")] = False,
 ) -> None:
     """Serve a chat page and an OpenAI-compatible API (base_url http://127.0.0.1:PORT/v1)."""
     from niels_gpt.talk.server.access import Access, listen, make_server
@@ -180,15 +169,9 @@ def serve(
 
 @app.command()
 def doctor(
-    fix: Annotated[
-        bool, typer.Option("--fix", help="first restore or delete files that DVC left half-written")
-    ] = False,
-    params_only: Annotated[
-        bool, typer.Option("--params", help="check only params.yaml and the files it names, and print errors only")
-    ] = False,
-    speed: Annotated[
-        bool, typer.Option(help="also measure how long a run will take here: 10 s, or a minute if it is compiled")
-    ] = True,
+    fix: Annotated[bool, typer.Option("--fix", help="first repair or delete files that DVC left half-written")] = False,
+    params_only: Annotated[bool, typer.Option("--params", help="check params.yaml and its files; errors only")] = False,
+    speed: Annotated[bool, typer.Option(help="also measure how long a run takes here, in 10 s to a minute")] = True,
 ) -> None:
     """Check what a run needs, and estimate its duration on this machine and its final loss."""
     if fix:
@@ -237,14 +220,9 @@ app.add_typer(inspect.app, name="inspect")
 def report(
     file: Annotated[Path, typer.Argument(help="HTML file to write; replaces an earlier report")] = Path("report.html"),
     text: Annotated[bool, typer.Option("--text", help="print the results only; write no page")] = False,
-    live: Annotated[
-        bool, typer.Option("--live", help="serve a page of all runs in logs/ instead: losses, speed, time left")
-    ] = False,
+    live: Annotated[bool, typer.Option("--live", help="serve a page of all runs in logs/ as they train")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="with --live; 0 takes a free one")] = 8001,
-    to: Annotated[
-        Service | None,
-        typer.Option("--to", help="send all training curves to this tracker instead; with --live, until Ctrl-C"),
-    ] = None,
+    to: Annotated[Service | None, typer.Option("--to", help="tracker to send curves to; --live: until Ctrl-C")] = None,
 ) -> None:
     """Write the results of the last run as one HTML page, serve a live page, or send the curves to a tracker."""
     if to is not None:

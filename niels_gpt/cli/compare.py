@@ -252,8 +252,7 @@ _LEAK = ("sources.*.*.extractable_sentences", "sources.*.*.extractable_passages"
 
 def compare(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[EXP]...", help="experiments, commits or `workspace`; default: all of them"),
+        list[str] | None, typer.Argument(metavar="[EXP]...", help="experiments, commits or `workspace`; default: all")
     ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="number of newest experiments, if none are named")] = 20,
     html: Annotated[Path, typer.Option("--html", metavar="FILE", help="page to write, with the curves")] = PAGE,

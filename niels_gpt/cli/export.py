@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from niels_gpt.model.precision import Precision
     from niels_gpt.talk.talker import Talker
 
-ModelFolder = Annotated[
-    str | None, typer.Option("--model", help="model folder: models/sft, models/pretrain or an export")
-]
+ModelFolder = Annotated[str | None, typer.Option("--model", help="folder: models/sft, models/pretrain or an export")]
 
 # The previous model answers while the next one trains. DVC deletes a stage's outputs before it runs the stage, so a
 # model's folder is missing while it trains. The previous model is still in DVC's cache, under the hashes that dvc.lock

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def find(
     words: Annotated[list[str], typer.Argument(help="words, prefix*, or a phrase: '\"spring tide\"'")],
-    trace: Annotated[
-        bool, typer.Option("--trace", help="trace a text instead: what of it stands in training documents, and where")
-    ] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="show where training documents have parts of a text")] = False,
     source: Annotated[
         list[str] | None, typer.Option(help="search this source; repeatable (default: private text, else all text)")
     ] = None,

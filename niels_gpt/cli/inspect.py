@@ -151,9 +151,7 @@ app = typer.Typer(no_args_is_help=True, help="Show what the model is trained on,
 
 @app.command("tokenizer")
 def inspect_tokenizer(
-    line: Annotated[
-        str, typer.Option(help="a line to show cut into tokens")
-    ] = "niels bakes rye bread, 3.5 kg of it 🥖",
+    line: Annotated[str, typer.Option(help="line to cut into tokens")] = "niels bakes rye bread, 3.5 kg of it 🥖",
 ) -> None:
     """Show bytes per token and ids used by source, the longest vocabulary entries, and how a line is cut."""
     from niels_gpt.cache.windows import train_files
@@ -171,14 +169,10 @@ def inspect_tokenizer(
 
 @app.command("documents")
 def inspect_documents(
-    source: Annotated[str | None, typer.Argument(help="a source of params.yaml")] = None,
+    source: Annotated[str | None, typer.Argument(help="a source of params.yaml; or, of secrets and pairs, all")] = None,
     n: Annotated[int, typer.Option(min=1, help="number of documents or pairs")] = 5,
-    duplicates: Annotated[
-        bool, typer.Option("--duplicates", help="near-duplicate pairs side by side, of one source or of all")
-    ] = False,
-    secrets: Annotated[
-        bool, typer.Option("--secrets", help="all secrets, masked, by document and line, of one source or of all")
-    ] = False,
+    duplicates: Annotated[bool, typer.Option("--duplicates", help="near-duplicate pairs side by side")] = False,
+    secrets: Annotated[bool, typer.Option("--secrets", help="all secrets, masked, by document and line")] = False,
 ) -> None:
     """Show the first documents of a source as loaded: name, size, beginning; or its near duplicates or secrets."""
     if duplicates:
@@ -227,9 +221,7 @@ def inspect_batch(
     step: Annotated[int, typer.Option(min=0, help="step of the run; its batch is always the same")] = 0,
     rows: Annotated[int, typer.Option("--rows", "--n", min=1, help="number of rows; with --sft, of each source")] = 4,
     color: Annotated[bool, typer.Option(help="colour ends of documents and trained tokens, else <eot> and «»")] = True,
-    sft: Annotated[
-        bool, typer.Option("--sft", help="chats of fine-tuning, cut at T, with trained tokens marked")
-    ] = False,
+    sft: Annotated[bool, typer.Option("--sft", help="chats of fine-tuning, cut at T, trained tokens marked")] = False,
 ) -> None:
     """Show a training batch as the model sees it: each row with its source and the ends of documents."""
     typer.echo("\n".join(_chats(rows, color=color) if sft else _rows(step, rows, color=color)))

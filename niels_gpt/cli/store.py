@@ -46,15 +46,9 @@ def check_file(item: StoredFile, _: Worker) -> str | None:
 
 def store(
     prune: Annotated[bool, typer.Option("--prune", help="list files that no manifest names instead")] = False,
-    delete: Annotated[
-        bool, typer.Option("--delete", "--remove", help="delete the damaged files, or with --prune the listed ones")
-    ] = False,
-    checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="delete the checkpoints of finished runs instead")
-    ] = False,
-    all_runs: Annotated[
-        bool, typer.Option("--all", help="with --checkpoints: also those of stopped runs, which could be resumed")
-    ] = False,
+    delete: Annotated[bool, typer.Option("--delete", "--remove", help="delete the damaged or listed files")] = False,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="delete checkpoints of finished runs")] = False,
+    all_runs: Annotated[bool, typer.Option("--all", help="with --checkpoints: also of runs that could resume")] = False,
 ) -> None:
     """Verify the text and token files of large sources, which are kept in stores that DVC does not manage.
 
