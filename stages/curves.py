@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from niels_gpt.files.checks import described_by
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.results import is_left_out, write_metrics
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
@@ -18,21 +17,18 @@ def write_curves(stage: Stage, trained: str) -> None:
         ends = (".json", ".tsv", "_val.tsv", "_sources.tsv", "_mix.tsv", "_samples.md")
         leave_out(stage, *(Path(f"{metrics}{end}") for end in ends))
         return
-    path = model / layout.HISTORY
-    run, tokenizer = History.read(path), load_tokenizer(layout.TOKENIZER)
-    with described_by(path):
-        summary = summarise(run)
-        write_metrics(stage.out(f"{metrics}.json"), summary)
-        write_tsv(stage.out(f"{metrics}.tsv"), loss_curve(run))
-        write_tsv(stage.out(f"{metrics}_val.tsv"), run.validations)
-        write_tsv(stage.out(f"{metrics}_sources.tsv"), validations_by_source(run))
-        write_tsv(stage.out(f"{metrics}_mix.tsv"), mix_shares(run))
-        samples = [(f"step {sample['step']}", tokenizer.decode(sample["ids"])) for sample in run.samples]
-        page = format_samples({"What the model wrote as it was trained": samples})
-        stage.out(f"{metrics}_samples.md").write_text(page, encoding="utf-8")
-    stage.say(
-        f"{trained}: {summary['steps']:,} steps, loss {summary['loss']:.4f}, validation {summary['val_loss']:.4f}"
-    )
+    run, tokenizer = History.read(model / layout.HISTORY), load_tokenizer(layout.TOKENIZER)
+    summary = summarise(run)
+    write_metrics(stage.out(f"{metrics}.json"), summary)
+    write_tsv(stage.out(f"{metrics}.tsv"), loss_curve(run))
+    write_tsv(stage.out(f"{metrics}_val.tsv"), run.validations)
+    write_tsv(stage.out(f"{metrics}_sources.tsv"), validations_by_source(run))
+    write_tsv(stage.out(f"{metrics}_mix.tsv"), mix_shares(run))
+    samples = [(f"step {sample['step']}", tokenizer.decode(sample["ids"])) for sample in run.samples]
+    page = format_samples({"What the model wrote as it was trained": samples})
+    stage.out(f"{metrics}_samples.md").write_text(page, encoding="utf-8")
+    final = f"loss {summary['loss']:.4f}, validation {summary['val_loss']:.4f}"
+    stage.say(f"{trained}: {summary['steps']:,} steps, {final}")
 
 
 def main(stage: Stage) -> None:

@@ -252,9 +252,6 @@ def test_a_history_reads_back_as_it_was_written_and_a_damaged_one_is_named(here:
         path.write_bytes(damage)
         with pytest.raises(Damaged, match=r"models/pretrain/history\.json is not the history of a run"):
             run_here(curves.main, "curves", parameters())
-    path.write_bytes(Path("again.json").read_bytes().replace(b'"val_loss"', b'"other"'))
-    with pytest.raises(Damaged, match=r"models/pretrain/history\.json is not what was written"):
-        run_here(curves.main, "curves", parameters())
 
 
 def test_fine_tuning_starts_from_the_best_model(here: Path) -> None:

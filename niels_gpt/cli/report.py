@@ -13,7 +13,6 @@ from starlette.routing import Route
 
 from niels_gpt.cli.console import refuse_foreign
 from niels_gpt.files.atomic import write_text
-from niels_gpt.files.checks import described_by
 from niels_gpt.files.messages import format_duration, read_text
 from niels_gpt.leak.memorized import highest_by_token, render_splice
 from niels_gpt.pipeline import layout
@@ -77,12 +76,11 @@ def _splice() -> str:
     settings, facts = read_params()[0].memorize, read_metrics(layout.MEMORIZED, required=["documents"])
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     strips = {}
-    with described_by(layout.MEMORIZED):
-        for stats in facts["documents"]:
-            rows = read_tsv(layout.EXTRACTION / f"{stats['name']}.tsv")
-            starts, after = np.array([int(row["start"]) for row in rows]), np.array([row["pz_after"] for row in rows])
-            strips[stats["name"]] = highest_by_token(after, starts, L=stats["after"]["doc_len"], **window)
-        return render_splice(facts, strips, window=window)
+    for stats in facts["documents"]:
+        rows = read_tsv(layout.EXTRACTION / f"{stats['name']}.tsv")
+        starts, after = np.array([int(row["start"]) for row in rows]), np.array([row["pz_after"] for row in rows])
+        strips[stats["name"]] = highest_by_token(after, starts, L=stats["after"]["doc_len"], **window)
+    return render_splice(facts, strips, window=window)
 
 
 # `niels-gpt report --live`: a read-only page about runs, served live from their logs to this machine alone.

@@ -10,7 +10,7 @@ import typer
 
 from niels_gpt.cache.windows import listed_files
 from niels_gpt.data.corpus.parts import MANIFEST, open_texts
-from niels_gpt.files.checks import described_by, file_problem, read_meta
+from niels_gpt.files.checks import file_problem, read_meta
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Worker
 from niels_gpt.pipeline import layout
@@ -107,12 +107,9 @@ def _listed(params: Params) -> Iterator[StoredFile]:
             texts = open_texts(layout.RAW / name, stored=store_of(params, name))
             for part in texts.parts:
                 yield StoredFile(texts.store, part.file, part.bytes, part.sha256, f"load@{name}")
-        path = layout.MANIFESTS / f"{name}.json"
-        if path.is_file():
-            manifest = read_meta(path)
-            with described_by(path):
-                for file in listed_files({name: manifest}, places, documents=True):
-                    yield StoredFile(file.store, file.file, file.bytes, file.sha256, f"tokenize@{name}")
+        if (path := layout.MANIFESTS / f"{name}.json").is_file():
+            for file in listed_files({name: read_meta(path)}, places, documents=True):
+                yield StoredFile(file.store, file.file, file.bytes, file.sha256, f"tokenize@{name}")
 
 
 def _named() -> Iterator[str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from niels_gpt.eval.ability import best_temperature
-from niels_gpt.files.checks import described_by
 from niels_gpt.files.messages import read_text, visible
 from niels_gpt.leak.page import verdict
 from niels_gpt.pipeline import layout
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 def temperature_of(model: str) -> float:
     """Return the temperature to chat with a model at, by its report card."""
     cards = read_metrics(layout.SCORES).get(layout.CARD, {}) if layout.SCORES.is_file() else {}
-    with described_by(layout.SCORES):
-        return best_temperature(cards.get(model, {}))
+    return best_temperature(cards.get(model, {}))
 
 
 def model_facts(talker: "Talker") -> dict[str, str]:
@@ -56,9 +54,8 @@ def _sources(stage: str) -> dict[str, str]:
     """Return {name: "name (share)"} of the sources that a training stage sampled, the largest first."""
     path = METRICS / f"{stage}.json"
     mix = read_metrics(path).get("mix", {}) if path.is_file() else {}
-    with described_by(path):
-        shares = sorted(((row["drawn"], name) for name, row in mix.items() if row["drawn"]), key=lambda it: -it[0])
-    return {name: f"{name} ({share:.0%})" for share, name in shares}
+    shares = {name: row["drawn"] for name, row in mix.items() if row["drawn"]}
+    return {name: f"{name} ({shares[name]:.0%})" for name in sorted(shares, key=lambda name: -shares[name])}
 
 
 _DATA = ("base", "load", "duplicates", "split", "tokenizer", "tokenize", "cache")  # the stages that make the data
