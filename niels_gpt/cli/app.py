@@ -26,14 +26,9 @@ from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.repository import mend
 from niels_gpt.pipeline.yaml_files import parse_yaml
 
-app = typer.Typer(
-    cls=console.Commands,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Train a small GPT on your own text, and use it.",
-)
+_ABOUT = "Train a small GPT on your own text, and use it."
+app = typer.Typer(cls=console.Commands, add_completion=False, no_args_is_help=True, help=_ABOUT)
 
-Temperature = Annotated[float, typer.Option(min=0, help="sampling temperature; 0 is greedy")]
 TopK = Annotated[int, typer.Option(min=1, help="sample from the k most probable tokens")]
 TopP = Annotated[
     float, typer.Option(min=0.01, max=1, help="nucleus sampling: smallest set of tokens with this total probability")
@@ -114,7 +109,7 @@ def chat(
 def sample(
     prompt: Annotated[str, typer.Argument(help="text to continue")],
     model: ModelFolder = None,
-    temperature: Temperature = 0.8,
+    temperature: Annotated[float, typer.Option(min=0, help="sampling temperature; 0 is greedy")] = 0.8,
     top_k: TopK = 50,
     top_p: TopP = 1.0,
     max_tokens: MaxTokens = 200,

@@ -65,16 +65,13 @@ def make_tasks(name: str, source: str | None) -> list[Any]:
         names = [{"task": f"blimp_{it}", "dataset_name": it} for it in paradigms] if name == "blimp" else [{}]
         return [ConfigurableTask(config=config | it) for it in names]
     config |= dict.fromkeys(("training_split", "validation_split", "fewshot_split")) | {"test_split": "test"}
-    return [
-        ConfigurableTask(config=config | {"task": task, "custom_dataset": _dataset(rows)})
-        for task, rows in read_sets(name, Path(source)).items()
-    ]
-
-
-def _dataset(rows: list[Row]) -> Any:
     from datasets import Dataset
 
-    return lambda **metadata: {"test": Dataset.from_list(rows)}
+    tasks = []
+    for task, rows in read_sets(name, Path(source)).items():
+        test = {"test": Dataset.from_list(rows)}
+        tasks.append(ConfigurableTask(config=config | {"task": task, "custom_dataset": lambda test=test, **_: test}))
+    return tasks
 
 
 def read_sets(name: str, folder: Path) -> dict[str, list[Row]]:

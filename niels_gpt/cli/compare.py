@@ -96,6 +96,7 @@ class Result:
     trainings: Sequence[Training] = ()
 
 
+_Table = Mapping[str, Mapping[str, Mapping[str, Any]]]
 _VALIDATION = "lowest validation: loss in pretraining, nats/token"
 _SCORES = "pretrain, sft: bits per byte of that model on that validation set"
 _TOLD = "extractable: private sentences and passages that either model recites verbatim"
@@ -103,12 +104,7 @@ _BY_HEART = "median P(z): probability of passages of the spliced documents"
 
 
 def measures(
-    params: Mapping[str, Any],
-    *,
-    trainings: Sequence[Training],
-    scores: Mapping[str, Mapping[str, Mapping[str, float]]],
-    leaks: Mapping[str, Mapping[str, Mapping[str, Any]]],
-    memorized: Sequence[Mapping[str, Mapping[str, Any]]],
+    params: Mapping[str, Any], *, trainings: Sequence[Training], scores: _Table, leaks: _Table, memorized: Sequence[Any]
 ) -> dict[Measure, float]:
     """Return the measures that an experiment has; `params` are its parameters by dotted name."""
     found: dict[Measure, float] = {}
@@ -185,13 +181,9 @@ def render_comparison(results: Sequence[Result]) -> str:
         for number, name, run in runs
         if run.name == stage
     ]
-    return render_page(
-        TITLE,
-        cards=cards,
-        live=False,
-        before=f'<section class="compared">{render_table(head, rows)}{read}{said}</section>',
-        after=f'<section class="compared"><h2>Other parameters that differ</h2>{others}</section>' if rest else "",
-    )
+    before = f'<section class="compared">{render_table(head, rows)}{read}{said}</section>'
+    after = f'<section class="compared"><h2>Other parameters that differ</h2>{others}</section>' if rest else ""
+    return render_page(TITLE, cards=cards, live=False, before=before, after=after)
 
 
 def without_doubles(results: Sequence[Result]) -> tuple[list[Result], list[str]]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from niels_gpt.pipeline.stores import open_library
 
 if TYPE_CHECKING:
     from niels_gpt.talk.notes import Notes
-    from niels_gpt.trace.library import Found, Library, Span
+    from niels_gpt.trace.library import Library
 
 
 def find(
@@ -29,16 +29,15 @@ def find(
 
     params, typed = read_params()[0], " ".join(words)
     library = ready_library(params)
-    found: Sequence[Span | Found]
     if trace:
-        found = spans = library.trace(typed)
-        lines: Iterable[str] = trace_lines(spans)
+        found: Sequence[Any] = library.trace(typed)
+        lines: Iterable[str] = trace_lines(found)
     else:
         known = [index.name for index in library.indexes]
         if unknown := [name for name in source or () if name not in known]:
             raise ValueError(f"there is no index of {unknown[0]!r}; there are: {', '.join(known)}")
-        found = sections = library.find(typed, limit=limit, sources=source or note_sources(params))
-        lines = find_lines(sections)
+        found = library.find(typed, limit=limit, sources=source or note_sources(params))
+        lines = find_lines(found)
     if as_json:
         lines = [json.dumps([to_json(item, with_path=True) for item in found], ensure_ascii=False, indent=1)]
     typer.echo(visible("\n".join(lines)))

@@ -25,10 +25,7 @@ _SENT = {"loss", "lr", "tokens", "tokens_per_second", "utilisation", "val_loss",
 
 
 def send_curves(to: "Service", *, live: bool) -> None:
-    """Send the curves in logs/ to a tracker and print the points sent; a second call sends only what is new.
-
-    With `live`, send new points as they are logged, until Ctrl-C.
-    """
+    """Send a tracker what it lacks of the curves in logs/, with `live` until Ctrl-C, and print how many points."""
     if not live and not read_logs(layout.LOGS)[0]:
         raise ValueError(f"no run is logged in {layout.LOGS}/ yet: start one with `niels-gpt run`")
     try:

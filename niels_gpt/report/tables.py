@@ -10,7 +10,6 @@ from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.report.history import History
 
 BEST, MISSING = " *", "-"  # suffix of the best of several values; placeholder of a missing value
-_GAP = 2  # characters between columns
 _MOST = 24  # most characters of a cell
 
 
@@ -32,7 +31,7 @@ def _blocks(table: Sequence[Sequence[str]], width: int) -> list[str]:
     for name, *cells in columns:
         above, _, below = name.rpartition(" ")  # names take two lines
         column = [_cut(above), _cut(below), *_hung(cells)]
-        size = _GAP + max(map(len, column))
+        size = 2 + max(map(len, column))  # two spaces between columns
         if blocks[-1] and first + sum(len(other[0]) for other in blocks[-1]) + size > width:
             blocks.append([])
         blocks[-1].append([cell.rjust(size) for cell in column])
@@ -96,10 +95,9 @@ def format_samples(sections: Mapping[str, Sequence[tuple[str, str]]]) -> str:
 
 
 HEAD = ("model", "validation set", "nats/token", "bits per byte", "tokens")
-ScoreRow = tuple[str, str, str, str, str]  # cells as in HEAD
 
 
-def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[ScoreRow]:
+def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tuple[str, ...]]:
     """Return rows of {model: {stream: {nats, ...}}}; a stream with quotes gets a second row, without the quotes.
 
     A compressor has bits per byte alone.
@@ -113,7 +111,7 @@ def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Sc
     return rows
 
 
-def _row(model: str, name: str, score: Mapping[str, Any], tokens: int | None, which: str = "") -> ScoreRow:
+def _row(model: str, name: str, score: Mapping[str, Any], tokens: int | None, which: str = "") -> tuple[str, ...]:
     nats, bits = (
         MISSING if (mean := score.get(f"{key}{which}")) is None else f"{mean:.4f}" for key in ("nats", "bits_per_byte")
     )
@@ -147,14 +145,11 @@ def loss_curve(run: History) -> list[dict[str, float]]:
     """Return 200 to 399 points (or one per step): the mean loss since the point before, and the learning rate."""
     cfg, steps = run.cfg, len(run.losses)
     every = max(1, cfg.total_steps // _CURVE_POINTS)
-    return [
-        {
-            "step": min(first + every, steps),
-            "loss": _mean(run.losses[first : first + every]),
-            "lr": scheduled_lr(cfg, min(first + every, steps) - 1),
-        }
-        for first in range(0, steps, every)
-    ]
+    points = []
+    for first in range(0, steps, every):
+        last = min(first + every, steps)
+        points.append({"step": last, "loss": _mean(run.losses[first:last]), "lr": scheduled_lr(cfg, last - 1)})
+    return points
 
 
 def validations_by_source(run: History) -> list[dict[str, float | str]]:
