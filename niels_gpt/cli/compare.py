@@ -289,7 +289,8 @@ def result_of(name: str, files: Mapping[str, str], *, fault: Callable[[str], Non
             fault(f"{path} of {name} is damaged, or of another version, and is skipped")
             return {}
 
-    params = read(layout.PARAMS, _parameters)
+    params = read(layout.PARAMS, lambda text: dict(leaves(complete(parse_yaml(text, name=str(layout.PARAMS))))))
+    params = {name: value for name, value in params.items() if not name.startswith("runtime.")}  # changes no result
     trainings = []
     for stage in _DRAWN:
         file = f"{layout.METRICS}/{stage}"
@@ -312,9 +313,3 @@ def _object(required: Sequence[str], text: str) -> dict[str, Any]:
     values: dict[str, Any] = metric_details(json.loads(text))
     check_keys(values, required, path="the file")
     return values
-
-
-def _parameters(text: str) -> dict[str, Any]:
-    """Return the parameters that affect results (all but `runtime`), with defaults, by dotted name."""
-    values = complete(parse_yaml(text, name=str(layout.PARAMS)))
-    return {name: value for name, value in leaves(values) if not name.startswith("runtime.")}

@@ -43,23 +43,23 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
     `params` is params.yaml as a plain mapping. It has errors at the paths `wrong`; checks that need those are skipped.
     """
 
-    def sound(*path: str) -> bool:
-        return is_sound(path, wrong)
+    def sound(*sections: str) -> bool:
+        return all(is_sound((section,), wrong) for section in sections)
 
     yield Finding(f"python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
     if sound("runtime"):
         yield _device(params["runtime"]["device"])
-    cfg = model_config(params, folder) if all(map(sound, ("base", "model", "tokenizer"))) else None
+    cfg = model_config(params, folder) if sound("base", "model", "tokenizer") else None
     if cfg and sound("sources"):
         yield _disk(params, folder, cfg)
-    if cfg and all(map(sound, ("train", "sft", "runtime"))):
+    if cfg and sound("train", "sft", "runtime"):
         yield from _memory(params, cfg)
     for name in broken_files(folder):
         yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt doctor --fix`")
     sources = params["sources"] if isinstance(params.get("sources"), dict) else {}
     why_unreachable = cache(hub.why_unreachable)  # checked once, and only if a source needs it
     for name, source in sources.items():
-        if sound("sources", str(name)):
+        if is_sound(("sources", str(name)), wrong):
             yield from _source(name, source, folder / source["input"], why_unreachable)
     for problem in remote_problems(params, folder=folder, wrong=wrong):
         what, _, fix = problem.rpartition("; ")
@@ -70,7 +70,7 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
     for model, skipped in ((layout.PRETRAINED, False), (layout.TUNED, "sft" not in trained_stages(params))):
         trained = "trained" if (folder / model / layout.BEST).is_file() else "not trained yet; run `dvc repro`"
         yield Finding(f"{model}: {'skipped, since sft.run is false' if skipped else trained}")
-    if all(map(sound, ("base", "model", "p_train", "sources", "tokenizer", "train"))):
+    if sound("base", "model", "p_train", "sources", "tokenizer", "train"):
         yield from _outlook(params, folder)
 
 
