@@ -65,9 +65,7 @@ def read_experiments(names: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 _DRAWN = ("train", "sft")  # the stages whose curves are compared
-_MOST_TEXTS = 3  # validation sets per model: those with the most tokens
 _MOST_PARAMETERS = 8
-_MOST_DRAWN = 8  # curves visible at first: as many as there are colours
 # Keys of a source that change neither its text nor its split, and so leave its validation set as it is.
 _HARMLESS = ("budget.max_train_tokens", "remote", "load.stored")
 TITLE = "Experiments side by side"
@@ -108,12 +106,11 @@ def measures(
 ) -> dict[Measure, float]:
     """Return the measures that an experiment has; `params` are its parameters by dotted name."""
     found: dict[Measure, float] = {}
-    for training in trainings:
-        if training.name == "train":
-            found[Measure("parameters")] = training.summary["parameters"]
-            found[Measure("tokens seen")] = training.summary["tokens"]
-            text = ("p_val", "sources", "duplicates", "tokenizer", "train.eval_steps")
-            found[Measure("lowest validation", "lowest", text, _VALIDATION)] = training.summary["best_val_loss"]
+    if summary := next((training.summary for training in trainings if training.name == "train"), None):
+        found[Measure("parameters")] = summary["parameters"]
+        found[Measure("tokens seen")] = summary["tokens"]
+        text = ("p_val", "sources", "duplicates", "tokenizer", "train.eval_steps")
+        found[Measure("lowest validation", "lowest", text, _VALIDATION)] = summary["best_val_loss"]
     sections = {value: name.removesuffix(".val_name") for name, value in params.items() if name.endswith(".val_name")}
     chats = {name for name, section in sections.items() if params.get(f"{section}.use") == "chat"}
     trained = {model: table for model, table in scores.items() if model != layout.BASE.name}
@@ -123,7 +120,7 @@ def measures(
         shown_for |= {name: model for name in table if name in chats or name not in shown_for}
     for model, table in trained.items():
         own = sorted((name for name in table if shown_for[name] == model), key=lambda name: -table[name]["tokens"])
-        for name in own[:_MOST_TEXTS]:
+        for name in own[:3]:
             same = ("duplicates", "eval.max_tokens", *([sections[name]] if name in sections else []))
             found[Measure(f"{model} {name}", "lowest", same, _SCORES)] = table[name]["bits_per_byte"]
     if leaks:
@@ -176,7 +173,7 @@ def render_comparison(results: Sequence[Result]) -> str:
     curves = {stage: [run.losses for *_, run in runs if run.name == stage] for stage in _DRAWN}
     drawn = next((stage for stage, of in curves.items() if any(losses != of[0] for losses in of)), "train")
     cards = [
-        finished_card(run, run=f"{name} {stage}", shown=stage == drawn and number < _MOST_DRAWN)
+        finished_card(run, run=f"{name} {stage}", shown=stage == drawn and number < 8)  # 8 colours
         for stage in _DRAWN
         for number, name, run in runs
         if run.name == stage
@@ -237,7 +234,6 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-PAGE = layout.METRICS / "compare.html"  # ignored by git
 _SUMMARY = ("steps", "tokens", "parameters", "loss", "best_val_loss", "best_step", "mix.*.p", "mix.*.rows")
 _LEAK = ("sources.*.*.extractable_sentences", "sources.*.*.extractable_passages")
 
@@ -247,7 +243,7 @@ def compare(
         list[str] | None, typer.Argument(metavar="[EXP]...", help="experiments, commits or `workspace`; default: all")
     ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="number of newest experiments, if none are named")] = 20,
-    html: Annotated[Path, typer.Option("--html", metavar="FILE", help="page to write, with the curves")] = PAGE,
+    html: Annotated[Path, typer.Option(metavar="FILE", help="page to write")] = layout.METRICS / "compare.html",
 ) -> None:
     """Compare experiments: ten numbers each, the parameters that differ, and a page with learning curves."""
     if not layout.DAG.is_file():

@@ -203,7 +203,10 @@ def export(
         raise Damaged(model, "holds no model yet")
     talker = open_model(model)
     params, raw = read_params()
-    mix, chat_mix, scores = read_result(layout.MIX), read_result(layout.CHAT_MIX), read_result(layout.SCORES)
+    # A pretrained model is not trained on chats, though it may know their format from its base.
+    chat_mix = {"sources": {}} if Path(model) == layout.PRETRAINED else read_result(layout.CHAT_MIX)
+    mix, metrics = read_result(layout.MIX), read_result(layout.SCORES)
+    made_of = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": metrics}
     private = private_sources(Path(model), params)
     leaks = measured_leaks(Path(model)) if private else {}
     if private and not i_know:
@@ -212,25 +215,13 @@ def export(
         check_files(talker, refuse_if_extractable, params)
     talker.model.to("cpu")  # all formats are written from CPU memory
     from niels_gpt.base.imported import provenance_of
-    from niels_gpt.talk.export.card import model_card
+    from niels_gpt.talk.export.card import Form, model_card
     from niels_gpt.talk.export.folders import export_model, export_transformers
     from niels_gpt.talk.export.gguf import export_gguf
 
-    if Path(model) == layout.PRETRAINED:
-        chat_mix = {"sources": {}}  # not trained on chats, though it may know their format from its base
-    base = provenance_of(layout.BASE)
-    card = model_card(
-        talker,
-        form="transformers" if transformers else "gguf" if gguf else "plain",
-        folder=Path(folder).name,
-        mix=mix,
-        chat_mix=chat_mix,
-        params=raw,
-        metrics=scores,
-        private=private,
-        leaks=leaks,
-        base=base,
-    )
+    base, name = provenance_of(layout.BASE), Path(folder).name
+    form: Form = "transformers" if transformers else "gguf" if gguf else "plain"
+    card = model_card(talker, form=form, folder=name, private=private, leaks=leaks, base=base, **made_of)
     with atomic_path(Path(folder)) as temporary:
         if transformers:
             export_transformers(talker, temporary, card=card, base=base)

@@ -18,8 +18,6 @@ from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.repository import DvcCache
 from niels_gpt.pipeline.stores import open_engine, store_of, stores_by_remote, token_places
 
-_MANIFEST_BYTES = 64 << 20  # larger files in DVC's cache are no manifests
-
 
 class StoredFile(NamedTuple):
     """File listed by a manifest of this checkout; `stage` is the DVC stage that makes it."""
@@ -116,7 +114,8 @@ def _named() -> Iterator[str]:
     """Yield the store folders named by manifests in this checkout, and by those in DVC's cache."""
     kept = (path for path in DvcCache().files.glob("??/*") if path.suffix != ".dir")
     for path in (*layout.RAW.glob(f"*/{MANIFEST}"), *layout.MANIFESTS.glob("*.json"), *kept):
-        if path.is_file() and path.stat().st_size < _MANIFEST_BYTES and path.read_bytes()[:1] == b"{":
+        # Larger files in DVC's cache are no manifests.
+        if path.is_file() and path.stat().st_size < 64 << 20 and path.read_bytes()[:1] == b"{":
             with suppress(ValueError):
                 if isinstance(at := json.loads(path.read_bytes()).get("at"), str):
                     yield at

@@ -81,7 +81,8 @@ def _told(values: Mapping[str, Any]) -> dict[str, Any]:
 
 WEB = Path(__file__).with_name("web")
 VENDOR = WEB / "vendor"
-_NUMBER = re.compile(r"-?[\d,]+(\.\d+)?(e-?\d{1,3})?%?( ± [\d.]+)?")
+# Matches a number as a cell has it, also with an exponent, percent sign, error or the mark of the best.
+_is_number = re.compile(rf"-?[\d,]+(\.\d+)?(e-?\d{{1,3}})?%?( ± [\d.]+)?({re.escape(BEST)})?").fullmatch
 REPORT_TITLE = "Training report"
 # Placeholders for what is not a result of the pipeline, or is computed after the report; the command fills them.
 ORIGIN, SPLICE = "<!-- when and where -->", "<!-- memorized -->"
@@ -225,11 +226,6 @@ def render_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_fro
     )
     body = "".join(f"<tr>{''.join(cell(text, i) for i, text in enumerate(row))}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _is_number(text: str) -> bool:
-    """Check whether a cell is a number, also with an error, percent sign, exponent or the mark of the best."""
-    return bool(_NUMBER.fullmatch(text.removesuffix(BEST)))
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

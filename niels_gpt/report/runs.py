@@ -13,10 +13,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-# A run is silent if no line came for 3 times the interval between its last two lines, plus 60 s: a validation, a sample
-# and a checkpoint may lie in between.
-_PATIENCE, _PATIENCE_S = 3, 60
-
 
 class Line(BaseModel):
     """Line of a log: a StepReport of niels_gpt.train.meter, with the run, the time and the sample as text."""
@@ -81,19 +77,21 @@ class Run:
 
     @property
     def silent_from(self) -> float:
-        """Unix time in seconds after which its process is assumed to be gone."""
+        """Unix time in seconds after which its process is assumed to be gone.
+
+        This is 3 times the interval of its last two lines, plus 60 s, later: a validation and a sample may lie between.
+        """
         last, before = self.last, self.points[-2].step if len(self.points) > 1 else 0
         pace = last.seconds_left / max(1, last.total_steps - last.step)
-        return last.time + _PATIENCE * pace * (last.step - max(before, last.first_step)) + _PATIENCE_S
+        return last.time + 3 * pace * (last.step - max(before, last.first_step)) + 60
 
     def add(self, line: Line) -> None:
         """Append a line; first revert those that a resumed process is to log again."""
         if self.points and (line.step <= self.last.step or line.first_step != self.last.first_step):
             self._earlier_seconds = self.seconds
-            if line.first_step < self.last.step:
-                kept = [point for point in self.points if point.step <= line.first_step]
-                self._reverted += len(self.points) - len(kept)
-                self.points = kept
+            kept = [point for point in self.points if point.step <= line.first_step]
+            self._reverted += len(self.points) - len(kept)
+            self.points = kept
         self.points.append(line)
 
 
