@@ -160,9 +160,7 @@ def render_report(
     )
 
 
-def finished_card(
-    training: Training, *, run: str | None = None, flops_per_token: int | None = None, shown: bool | None = None
-) -> Card:
+def finished_card(training: Training, *, run: str = "", flops_per_token: int = 0, shown: bool | None = None) -> Card:
     """Return the card of a finished run; `run` names it among others of its stage."""
     summary = training.summary
     facts = {name: f"{summary[name]:,}" for name in ("parameters", "steps", "tokens")}
