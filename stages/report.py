@@ -12,7 +12,7 @@ from niels_gpt.model.size import most_epochs
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.results import read_metrics
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.report.page import Training, render_report
+from niels_gpt.report.page import Training, finished_card, render_report
 from niels_gpt.report.tables import HEAD, read_tsv, score_rows
 
 TUNING = {"p_sft", "sft"}
@@ -65,8 +65,7 @@ def main(stage: Stage) -> None:
     most = most_epochs(trainings[0].summary["parameters"], in_epochs=params.train.windows == "epochs")
     page = render_report(
         verdict=[ability(card), *([f"Private text: {verdict(leaks, final)}"] if leaks else [])],
-        trainings=trainings,
-        flops_per_token=evaluated["flops_per_token"],
+        cards=[finished_card(training, flops_per_token=evaluated["flops_per_token"]) for training in trainings],
         mix=mix,
         chat_mix=read_meta(layout.CHAT_MIX),
         seen=seen,

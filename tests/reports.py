@@ -6,7 +6,7 @@ import numpy as np
 
 from niels_gpt.data.corpus.mix import Exposure
 from niels_gpt.leak.memorized import highest_by_token, render_splice
-from niels_gpt.report.page import Training, render_report
+from niels_gpt.report.page import Training, finished_card, render_report
 from niels_gpt.report.tables import HEAD, score_rows
 from stages.report import duplicates_table
 
@@ -27,8 +27,7 @@ def report(text: str) -> str:
     scores = {text: {text: {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 4321}}}
     return render_report(
         tables={"Validation sets": [HEAD, *score_rows(scores)], text: duplicates_table({text: DATA})},
-        trainings=[training(text, text), training(f"{text} again", text)],
-        flops_per_token=7404,
+        cards=[finished_card(training(name, text), flops_per_token=7404) for name in (text, f"{text} again")],
         mix={"sources": {text: {"train": part, "val": part}}},
         chat_mix={"sources": {text: {"files": [{"path": text, "sha256": text}]}}},
         verdict=[text, text],

@@ -120,8 +120,7 @@ def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = 
 
 def render_report(
     *,
-    trainings: Sequence[Training],
-    flops_per_token: int,
+    cards: Sequence[Card],
     mix: Mapping[str, Any],
     chat_mix: Mapping[str, Any],
     verdict: Sequence[str],
@@ -138,11 +137,11 @@ def render_report(
     """
     after = []
     for title, pairs in samples.items():
-        written = "".join(
+        written = [
             f'<article><h3 dir="auto">{escape(prompt)}</h3><pre dir="auto">{escape(text)}</pre></article>'
             for prompt, text in pairs
-        )
-        after.append(_section(title, f'<div class="samples">{written}</div>'))
+        ]
+        after.append(_section(title, f'<div class="samples">{"".join(written)}</div>'))
     after += [_section(title, render_table(head, rows)) for title, (head, *rows) in tables.items()]
     epochs = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
     said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
@@ -151,13 +150,8 @@ def render_report(
     values = [(key, str(value)) for key, value in leaves(params)]
     folded = {"Data, with hashes": _data(mix, chat_mix), "Parameters": render_table(("key", "value"), values)}
     after += [f"<details><summary>{title}</summary>{content}</details>" for title, content in folded.items()]
-    return render_page(
-        REPORT_TITLE,
-        cards=[finished_card(training, flops_per_token=flops_per_token) for training in trainings],
-        live=False,
-        before=f'<p class="verdict">{escape(" ".join(verdict))}</p>',
-        after="\n".join(after),
-    )
+    before = f'<p class="verdict">{escape(" ".join(verdict))}</p>'
+    return render_page(REPORT_TITLE, cards=cards, live=False, before=before, after="\n".join(after))
 
 
 def finished_card(training: Training, *, run: str = "", flops_per_token: int = 0, shown: bool | None = None) -> Card:
