@@ -222,19 +222,17 @@ def report(
     """Write the results of the last run as one HTML page, serve a live page, or send the curves to a tracker."""
     if to is not None:
         send_curves(to, live=live)
-        return
-    if not live:
-        typer.echo("\n".join(summary_lines()))
-    if text:
-        return
-    from niels_gpt.cli.report import build_watch, write_report
-
-    if live:
+    elif live:
+        from niels_gpt.cli.report import build_watch
         from niels_gpt.talk.server.access import listen, make_server
 
         listening = listen(port)
         typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C stops it)")
         make_server(build_watch(layout.LOGS)).run(sockets=[listening])
-        return
-    write_report(file)
-    typer.echo(f"page     {file}: open it in a browser")
+    else:
+        typer.echo("\n".join(summary_lines()))
+        if not text:
+            from niels_gpt.cli.report import write_report
+
+            write_report(file)
+            typer.echo(f"page     {file}: open it in a browser")

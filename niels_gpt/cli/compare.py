@@ -43,10 +43,7 @@ def list_experiments() -> dict[str, str]:
 
 
 def read_experiments(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the files of experiments, git revisions or `workspace`, {name: {path: text}}; files may be missing.
-
-    Raise ValueError for unknown names.
-    """
+    """Return the files there are of experiments, git revisions or `workspace`, {name: {path: text}}."""
     known = list_experiments()
     ask = ("rev-parse", "--verify", "--quiet", "--end-of-options")
     commits = {name: known.get(name) or ask_git(Path(), *ask, f"{name}^{{commit}}") for name in {*names} - {WORKSPACE}}

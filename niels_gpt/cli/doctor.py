@@ -38,10 +38,7 @@ class Finding:
 
 
 def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]] = ()) -> Iterator[Finding]:
-    """Yield the result of every check but the speed.
-
-    `params` is params.yaml as a plain mapping. It has errors at the paths `wrong`; checks that need those are skipped.
-    """
+    """Yield the result of every check but the speed, and but those that need a value at one of the paths `wrong`."""
 
     def sound(*sections: str) -> bool:
         return all(is_sound((section,), wrong) for section in sections)

@@ -35,10 +35,7 @@ ModelFolder = Annotated[str | None, typer.Option("--model", help="folder: models
 
 @contextmanager
 def answering_model(folder: str) -> Iterator[tuple[Path, Path]]:
-    """Yield the folders of a model and of the tokenizer it was trained with, from DVC's cache if they are missing.
-
-    Print which come from there. They are symbolic links, which are deleted when the block ends.
-    """
+    """Yield the folders of a model and of its tokenizer, or links into DVC's cache while the block runs, and say so."""
     path = Path(os.path.relpath(folder))
     model, own, current = _recorded(path)
     place, tokenizer, cache = Path(folder), layout.TOKENIZER, DvcCache()

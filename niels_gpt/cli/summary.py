@@ -9,7 +9,6 @@ from niels_gpt.eval.ability import best_temperature
 from niels_gpt.files.messages import read_text, visible
 from niels_gpt.leak.page import verdict
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.layout import LOCK, METRICS
 from niels_gpt.pipeline.repository import changed, committed, read_records
 from niels_gpt.pipeline.results import final_models, read_metrics, read_result
 from niels_gpt.report.tables import HEAD, score_rows
@@ -52,7 +51,7 @@ def introduction(talker: "Talker") -> dict[str, Any]:
 
 def _sources(stage: str) -> dict[str, str]:
     """Return {name: "name (share)"} of the sources that a training stage sampled, the largest first."""
-    path = METRICS / f"{stage}.json"
+    path = layout.METRICS / f"{stage}.json"
     mix = read_metrics(path).get("mix", {}) if path.is_file() else {}
     shares = {name: row["drawn"] for name, row in mix.items() if row["drawn"]}
     return {name: f"{name} ({shares[name]:.0%})" for name in sorted(shares, key=lambda name: -shares[name])}
@@ -64,9 +63,9 @@ _OUTPUT = re.compile(r"(?!cache/code/)(cache|models|metrics)/")  # of a stage, b
 
 def what_is_committed() -> list[str]:
     """Return sentences on whether the last run equals the committed one (if known), and on how to commit it."""
-    current = read_text(LOCK) if LOCK.is_file() else ""
-    compared = compare_runs(*(read_records(text) or {} for text in (current, committed(Path(), LOCK) or "")))
-    if files := changed(Path(), LOCK, METRICS):
+    current = read_text(layout.LOCK) if layout.LOCK.is_file() else ""
+    compared = compare_runs(*(read_records(text) or {} for text in (current, committed(Path(), layout.LOCK) or "")))
+    if files := changed(Path(), layout.LOCK, layout.METRICS):
         compared += [
             f"This run is not in git yet ({_first(2, files)}).",
             "`make baseline` commits these files only; experiments are then compared with this machine's results.",

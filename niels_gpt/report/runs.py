@@ -77,10 +77,8 @@ class Run:
 
     @property
     def silent_from(self) -> float:
-        """Unix time in seconds after which its process is assumed to be gone.
-
-        This is 3 times the interval of its last two lines, plus 60 s, later: a validation and a sample may lie between.
-        """
+        """Unix time in seconds after which its process is assumed to be gone."""
+        # 3 times the interval between its last two lines, plus 60 s: a validation and a sample may lie in between.
         last, before = self.last, self.points[-2].step if len(self.points) > 1 else 0
         pace = last.seconds_left / max(1, last.total_steps - last.step)
         return last.time + 3 * pace * (last.step - max(before, last.first_step)) + 60
@@ -115,10 +113,7 @@ def parse_log(lines: Iterable[bytes], *, stage: str) -> tuple[list[Run], int]:
 
 
 def read_logs(folder: Path) -> tuple[list[Run], dict[str, int]]:
-    """Return the runs logged in a folder, the last heard of first, and by file how many lines are unreadable.
-
-    Such lines are damaged, or were written by another version.
-    """
+    """Return the runs logged in a folder, the last heard of first, and {file: lines damaged or of another version}."""
     runs: list[Run] = []
     unread = {}
     for path in sorted(path for path in folder.glob("*.jsonl") if path.is_file()):

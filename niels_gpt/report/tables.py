@@ -14,10 +14,7 @@ _MOST = 24  # most characters of a cell
 
 
 def lay_out(table: Sequence[Sequence[str]], *, width: int) -> list[str]:
-    """Format a table in lines of `width` characters: as given if it fits in one block, else transposed if shorter.
-
-    Its first row and its first column are names.
-    """
+    """Format a table with names of rows and columns in lines of `width` characters; transposed if that is shorter."""
     given = _blocks(table, width)
     return given if "" not in given else min((given, _blocks(list(zip(*table, strict=True)), width)), key=len)
 
@@ -98,10 +95,7 @@ HEAD = ("model", "validation set", "nats/token", "bits per byte", "tokens")
 
 
 def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tuple[str, ...]]:
-    """Return rows of {model: {stream: {nats, ...}}}; a stream with quotes gets a second row, without the quotes.
-
-    A compressor has bits per byte alone.
-    """
+    """Return rows of {model: {stream: scores}}; a stream with quotes gets a second row, without the quotes."""
     rows = []
     for model, table in scores.items():
         for name, score in table.items():
@@ -112,6 +106,7 @@ def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tu
 
 
 def _row(model: str, name: str, score: Mapping[str, Any], tokens: int | None, which: str = "") -> tuple[str, ...]:
+    # A compressor has bits per byte alone.
     nats, bits = (
         MISSING if (mean := score.get(f"{key}{which}")) is None else f"{mean:.4f}" for key in ("nats", "bits_per_byte")
     )
