@@ -22,7 +22,7 @@ from niels_gpt.duplicates.overlap import QUOTE, Spans, find_quotes
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream, quoted_tokens
 from niels_gpt.jobs.engine import LocalEngine
 from niels_gpt.pipeline.results import read_metrics
-from niels_gpt.report.page import score_rows
+from niels_gpt.report.tables import score_rows
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
