@@ -144,7 +144,9 @@ def serve(
     origin: Annotated[list[str] | None, typer.Option(help="origin whose pages may use the API; repeatable")] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="answers generated in one batch")] = 16,
     bf16: Bf16 = False,
-    share_sources: Annotated[bool, typer.Option("--share-sources", help="with --host: search private text")] = False,
+    share_sources: Annotated[
+        bool, typer.Option("--share-sources", help="with --host: clients may search private text")
+    ] = False,
 ) -> None:
     """Serve a chat page and an OpenAI-compatible API (base_url http://127.0.0.1:PORT/v1)."""
     from niels_gpt.talk.server.access import Access, listen, make_server
@@ -165,7 +167,7 @@ def serve(
 @app.command()
 def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="first repair or delete files that DVC left half-written")] = False,
-    params_only: Annotated[bool, typer.Option("--params", help="check params.yaml and its files; errors only")] = False,
+    params_only: Annotated[bool, typer.Option("--params", help="check only params.yaml and files it names")] = False,
     speed: Annotated[bool, typer.Option(help="also measure how long a run takes here, in 10 s to a minute")] = True,
 ) -> None:
     """Check what a run needs, and estimate its duration on this machine and its final loss."""
@@ -217,7 +219,7 @@ def report(
     text: Annotated[bool, typer.Option("--text", help="print the results only; write no page")] = False,
     live: Annotated[bool, typer.Option("--live", help="serve a page of all runs in logs/ as they train")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="with --live; 0 takes a free one")] = 8001,
-    to: Annotated[Service | None, typer.Option("--to", help="tracker to send curves to; --live: until Ctrl-C")] = None,
+    to: Annotated[Service | None, typer.Option("--to", help="send curves to it; with --live, until Ctrl-C")] = None,
 ) -> None:
     """Write the results of the last run as one HTML page, serve a live page, or send the curves to a tracker."""
     if to is not None:
