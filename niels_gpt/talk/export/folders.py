@@ -14,7 +14,6 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from niels_gpt.base.family import Family, Form, family_for
 from niels_gpt.base.imported import Provenance
-from niels_gpt.chat_format import PROMPT, ROLES
 from niels_gpt.chat_template import ChatML
 from niels_gpt.config import ModelConfig, Renderer, to_dict
 from niels_gpt.files.atomic import write_json
@@ -90,59 +89,14 @@ def pieces_of(tokenizer: Tokenizer) -> list[VocabularyEntry]:
     return entries
 
 
-# Chat format as a Jinja template, as transformers and llama.cpp use it.
-#
-# They render a chat to text and then encode the text, chat tokens included. `Talker.prompt` encodes what
-# people wrote as plain text, even the name of a chat token. A template cannot, and rejects a message with such a name.
-
-_CHECKS = """\
-{%- for message in messages -%}
-  {%- if message['role'] not in ROLES or message['content'] is not string -%}
-    {{- raise_exception('a message needs a role of ROLES and a string content') -}}
-  {%- endif -%}
-  {%- for name in SPECIAL_TOKENS -%}
-    {%- if name in message['content'] -%}
-      {{- raise_exception('a message contains the name of a chat token, which would be parsed as one: remove it') -}}
-    {%- endif -%}
-  {%- endfor -%}
-{%- endfor -%}
-"""
-_CHAT_TOKENS = """\
-{%- set tags = TAGS -%}
-{%- for message in messages -%}
-  {{- tags[message['role']] + message['content'] + 'EOT' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{- tags['assistant'] -}}
-{%- endif -%}
-"""
-# An empty last turn of the assistant is the generation prompt itself: its tag must not be written twice.
-_TRANSCRIPT = """\
-{%- for message in messages -%}
-  {%- if not (loop.last and message['role'] == 'assistant' and message['content'] == '' and add_generation_prompt) -%}
-    {{- message['role'] + ': ' + message['content'] + '\\n' -}}
-  {%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{- 'PROMPT' -}}
-{%- endif -%}
-"""
-
-
 def jinja_template(renderer: Renderer) -> str:
-    """Return the template of a model from scratch; with `add_generation_prompt` it renders the talker's prompts."""
-    *roles, eot = SPECIAL_TOKENS
-    template = _CHECKS + (_CHAT_TOKENS if renderer == "chat_tokens" else _TRANSCRIPT)
-    for word, value in {
-        "a role of ROLES": f"a role of {', '.join(ROLES)}",
-        "ROLES": str(list(ROLES)),
-        "SPECIAL_TOKENS": str(list(SPECIAL_TOKENS)),
-        "TAGS": str(dict(zip(ROLES, roles, strict=True))),
-        "EOT": eot,
-        "PROMPT": PROMPT,
-    }.items():
-        template = template.replace(word, value)
-    return template
+    """Return the template of a model from scratch; with `add_generation_prompt` it renders the talker's prompts.
+
+    transformers and llama.cpp render a chat to text and then encode the text, chat tokens included. `Talker.chat`
+    encodes what people wrote as plain text, even the name of a chat token. A template cannot, and rejects such names.
+    An empty last turn of the assistant in a transcript is the generation prompt: its tag is not written twice.
+    """
+    return Path(__file__).with_name(f"{renderer}.jinja").read_text("utf-8")
 
 
 _NEVER = -1e6  # score of an entry that is listed only to keep its id, and never chosen
