@@ -113,4 +113,4 @@ def build_watch(logs: Path) -> Starlette:
         ]
         return JSONResponse({"runs": cards, "unread": unread}, headers=_UNCACHED)
 
-    return Starlette(routes=[Route("/", show), Route("/runs", tell)], middleware=[Middleware(Gate, body_bytes=0)])
+    return Starlette(routes=[Route("/", show), Route("/runs", tell)], middleware=[Middleware(Gate)])

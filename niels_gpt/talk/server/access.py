@@ -11,11 +11,9 @@ from typing import Any
 
 import uvicorn
 from fastapi.responses import JSONResponse
-from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -52,7 +50,7 @@ def refuse(request: Request, error: HTTPException) -> JSONResponse:
     return refusal(status, message, headers=error.headers, code=code)
 
 
-# Access control by host, origin, API key and size.
+# Access control by host, origin and API key.
 #
 # Any web page open in a local browser can send requests to this machine. The same-origin policy hides the responses
 # from it, but not after DNS rebinding, when the page's own name resolves to 127.0.0.1. That name is still in Host, and
@@ -91,74 +89,44 @@ class Access:
 
 
 class Gate:
-    """ASGI middleware that rejects foreign, unauthorized, oversized and stalled requests.
-
-    All other requests are passed on with the whole body already received. `body_bytes` is the maximum size of a body;
-    `count` is called with the status of every response. A client has `PATIENCE_S` seconds to send its body.
-    """
+    """ASGI middleware that rejects foreign and unauthorized requests; `count` is called with each response's status."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        body_bytes: int,
-        access: Access | None = None,
-        count: Callable[[int], None] = lambda status: None,
+        self, app: ASGIApp, *, access: Access | None = None, count: Callable[[int], None] = lambda status: None
     ) -> None:
-        self._app, self._most, self._access, self._count = app, body_bytes, access or Access(), count
+        self._app, self._access, self._count = app, access or Access(), count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        begun = False
-
         async def counted(message: Message) -> None:
-            nonlocal begun
             if message["type"] == "http.response.start":
-                begun = True
                 self._count(message["status"])
             await send(message)
 
-        try:
-            body = await self._body(scope, receive)
-        except HTTPException as error:
-            await refusal(error.status_code, error.detail, headers=error.headers)(scope, receive, counted)
-            return
-        if body is None:  # the client has left
-            return
-        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        app = self._app
+        if scope["type"] == "http":
+            try:
+                _check_sender(scope, self._access)
+            except HTTPException as error:
+                app = refusal(error.status_code, error.detail, headers=error.headers)
+        await app(scope, receive, counted)
 
-        async def whole() -> Message:
-            return first.pop() if first else await receive()
 
-        try:
-            await self._app(scope, whole, counted)
-        except Exception:
-            if not begun:  # Starlette sends the 500 response outside of all middleware
-                self._count(500)
-            raise
-
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Return the body of a request, None if its client left; raise an HTTPException if it is to be refused."""
-        _check_sender(scope, self._access)
-        body, more = bytearray(), True
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    body += message.get("body", b"")
-                    more = message.get("more_body", False)
-                    if len(body) > self._most:
-                        sentence = f"larger than {self._most:,} bytes: send a shorter chat, or begin a new one"
-                        raise HTTPException(413, f"the request is {sentence}")
-        except TimeoutError as error:
-            sentence = f"the request was incomplete after {PATIENCE_S} s: send it again"
-            raise HTTPException(408, sentence, headers={"Connection": "close"}) from error
-        return bytes(body)
+async def read_body(request: Request, *, most: int) -> bytes:
+    """Return the body of a request, which must be complete within `PATIENCE_S` and have at most `most` bytes."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    sentence = f"larger than {most:,} bytes: send a shorter chat, or begin a new one"
+                    raise HTTPException(413, f"the request is {sentence}")
+    except TimeoutError as error:
+        sentence = f"the request was incomplete after {PATIENCE_S} s: send it again"
+        raise HTTPException(408, sentence, headers={"Connection": "close"}) from error
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the client has left") from error
+    return bytes(body)
 
 
 def _check_sender(scope: Scope, access: Access) -> None:
@@ -180,24 +148,6 @@ def _check_sender(scope: Scope, access: Access) -> None:
     if len(keys) != 1 or not hmac.compare_digest(keys[0], access.key.encode()):  # in constant time
         sentence = "this server needs an API key: send `Authorization: Bearer KEY`"
         raise HTTPException(401, sentence, headers={"WWW-Authenticate": "Bearer"})
-
-
-def guard(app: Starlette, *, body_bytes: int, access: Access | None, count: Callable[[int], None]) -> None:
-    """Put a Gate around an application, and around that, if pages of other origins are allowed, CORS.
-
-    CORS is outermost, as a preflight carries no key and a page must be able to read why it was refused. Credentials
-    (cookies) are never allowed; any header is, since OpenAI's client sends a dozen.
-    """
-    app.add_middleware(Gate, body_bytes=body_bytes, access=access, count=count)
-    if access and access.origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=access.origins,
-            allow_methods=("GET", "POST"),
-            allow_headers=("*",),
-            allow_private_network=True,
-            max_age=PREFLIGHT_S,
-        )
 
 
 LOOPBACK = "127.0.0.1"  # reachable from this machine only

@@ -16,13 +16,14 @@ from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic_core import to_json as to_json_bytes
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from niels_gpt.report.page import WEB
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.notes import Notes, Sources, abilities, with_sections
-from niels_gpt.talk.server.access import Access, guard, refusal, refusal_body, refuse
+from niels_gpt.talk.server.access import PREFLIGHT_S, Access, Gate, read_body, refusal, refusal_body, refuse
 from niels_gpt.talk.server.scheduler import Answer, Busy, Order, Scheduler
 from niels_gpt.talk.server.schema import (
     Asked,
@@ -181,7 +182,7 @@ class Service:
         content = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if content != "application/json":
             raise HTTPException(415, f"the content type is {content[:100]!r}: send `content-type: application/json`")
-        body = await request.body()
+        body = await read_body(request, most=self._limits.body_bytes)
         try:
             if len(body) <= _SMALL_BYTES:
                 return prepare(body)
@@ -318,17 +319,30 @@ def build_app(
         scheduler.close()
 
     app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    guard(
-        app,
-        body_bytes=limits.body_bytes,
-        access=access,
-        count=lambda status: scheduler.metrics.requests.labels(str(status)).inc(),
-    )
+
+    def count(status: int) -> None:
+        scheduler.metrics.requests.labels(str(status)).inc()
+
+    def fail(_: Request, error: Exception) -> Response:
+        # Sent outside of all middleware. uvicorn then closes the connection, of which the client must know.
+        count(500)
+        return refusal(500, f"internal error: {error!r}", headers={"Connection": "close"})
+
+    app.add_middleware(Gate, access=access, count=count)
+    if access and access.origins:
+        # Outermost, as a preflight carries no key and a page must be able to read why it was refused. Credentials
+        # (cookies) are never allowed; any header is, since OpenAI's client sends a dozen.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=access.origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            allow_private_network=True,
+            max_age=PREFLIGHT_S,
+        )
     # Starlette's class, the base of FastAPI's: the router raises it for unknown paths and methods.
     app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # takes HTTPException only
-    # uvicorn closes the connection after an error: a client must know, or its next request meets a reset.
-    close = {"Connection": "close"}
-    app.add_exception_handler(Exception, lambda _, error: refusal(500, f"internal error: {error!r}", headers=close))
+    app.add_exception_handler(Exception, fail)
 
     @app.get("/")
     def page() -> FileResponse:
