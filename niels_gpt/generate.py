@@ -19,11 +19,7 @@ def top_k_filter(logits: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def sample_next_token(
-    logits_1d: torch.Tensor,
-    *,
-    temperature: float,
-    top_k: int | None,
-    generator: torch.Generator | None = None,
+    logits_1d: torch.Tensor, *, temperature: float, top_k: int | None, generator: torch.Generator | None = None
 ) -> int:
     """Sample one id from softmax(`(V,)` logits / temperature) after top-k; temperature 0 is greedy."""
     Sampling(temperature)  # checks it

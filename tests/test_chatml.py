@@ -16,7 +16,7 @@ from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.sft_dataset import SFTExampleDataset, open_chats
 from niels_gpt.cache.token_parts import describe_chats, describe_tokenizer, write_sft_files
 from niels_gpt.chat_format import chat_key
-from niels_gpt.chat_template import ChatML, chat_renderer, format_prompt, open_renderer, supervised
+from niels_gpt.chat_template import ChatML, chat_renderer, format_prompt, supervised
 from niels_gpt.cli.inspect import mark_chat
 from niels_gpt.config import ModelConfig
 from niels_gpt.duplicates.quoted import quoted_chats
@@ -150,9 +150,6 @@ def test_a_template_decides_the_system_line_and_must_be_chatml(folder: Path, tmp
 def test_each_model_has_the_format_of_its_tokenizer(tokenizer: HFTokenizer, folder: Path, tmp_path: Path) -> None:
     assert (renderer_for(tokenizer), renderer_for(tokenizer, chats=False)) == ("chatml", "chatml")
     assert (renderer_for(ByteTokenizer()), renderer_for(ByteTokenizer(), chats=False)) == ("chat_tokens", "transcript")
-    for name, other in (("chatml", ByteTokenizer()), ("chat_tokens", tokenizer)):
-        with pytest.raises(ValueError, match=f"format {name} is not that of this model's tokenizer"):
-            open_renderer(name, other)  # type: ignore[arg-type]
     described = json.loads((folder / "tokenizer.json").read_text())
     for token in described["added_tokens"][1:]:
         token["content"] = token["content"].replace("im", "header")

@@ -402,8 +402,6 @@ def test_the_best_weights_are_opened_and_asked_as_they_were_trained(
     assert (tuned.name, tuned.renderer, plain.name, plain.renderer) == ("sft", "chat_tokens", "pretrain", "transcript")
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, tuned.model.state_dict()[name]), name
-    os.rename("models/sft", b"models/\xff")
-    assert open_talker(os.fsdecode(b"models/\xff"), device="cpu", tokenizer=tokenizer).name == "\ufffd"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ Rotary embeddings pair up dimensions of a head in one of two orders. This projec
 and their gains are permuted.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -70,7 +70,7 @@ class Family:
 
         Raise a ValueError for what the portable block does not compute.
         """
-        for what in _unsupported(config):
+        if what := _unsupported(config):
             raise ValueError(f"this model has {what}, which the portable block does not compute: take another model")
         given = {ours: config.get(theirs) for ours, theirs, _ in _SETTINGS if theirs}
         kv_heads, head_dim = given.pop("K"), given.pop("D")
@@ -255,21 +255,21 @@ def _as_halves(rows: torch.Tensor, *, D: int) -> torch.Tensor:
     return rows.unflatten(0, (-1, D // 2, 2)).transpose(1, 2).flatten(0, 2)
 
 
-def _unsupported(config: Mapping[str, Any]) -> Iterator[str]:
-    kind = _rope(config).get("rope_type") or _rope(config).get("type") or "default"
-    if kind != "default":
-        yield f"rope scaling ({kind})"
-    if (_rope(config).get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0) != 1.0:
-        yield "a partial rotation (partial_rotary_factor)"
-    if config.get("use_sliding_window") or set(config.get("layer_types") or ()) - {"full_attention"}:
-        yield "sliding-window attention"
-    for key in ("attention_bias", "mlp_bias"):
-        if config.get(key):
-            yield f"biases ({key})"
-    if config.get("hidden_act", "silu") != "silu":
-        yield f"the activation {config['hidden_act']}"
-    if config.get("quantization_config"):
-        yield "quantized weights (quantization_config)"
+def _unsupported(config: Mapping[str, Any]) -> str | None:
+    """Return the first setting of transformers' that the portable block does not compute."""
+    rope, activation = _rope(config), config.get("hidden_act", "silu")
+    scaling = rope.get("rope_type") or rope.get("type") or "default"
+    partial_rotation = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor")
+    settings = {
+        f"rope scaling ({scaling})": scaling != "default",
+        "a partial rotation (partial_rotary_factor)": partial_rotation not in (None, 1.0),
+        "sliding-window attention": config.get("use_sliding_window")
+        or set(config.get("layer_types") or ()) - {"full_attention"},
+        **{f"biases ({key})": config.get(key) for key in ("attention_bias", "mlp_bias")},
+        f"the activation {activation}": activation != "silu",
+        "quantized weights (quantization_config)": config.get("quantization_config"),
+    }
+    return next((name for name, given in settings.items() if given), None)
 
 
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -93,7 +93,7 @@ class Engine:
         top_logprobs: int | None = None,
         score_prompt: bool = False,
     ) -> int:
-        """Add a row and return its handle; the next step prefills it and samples its first token.
+        """Add a row, for which a slot must be free, and return its handle; the next step samples its first token.
 
         It gets the free slot with the longest cached prefix of the prompt, on a tie the one free longest.
         `keep`: number of last ids to keep when the context is full, up to T; default T/2.
@@ -102,8 +102,6 @@ class Engine:
         """
         if not prompt:
             raise ValueError("the prompt is empty: give at least one character")
-        if not self._free:
-            raise ValueError(f"all {len(self._cached)} rows are taken: drop one, or make an engine of more slots")
         cfg, ids = self._model.cfg, list(prompt)
         penalties = Penalties(sampling, ids, V=cfg.V, device=self._device) if sampling.penalises else None
         ids, scored = ids[-cfg.T :], list[Token]() if score_prompt else None

@@ -1,6 +1,5 @@
 """A trained model to chat with: weights, tokenizer, chat format, and what fits its context."""
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -212,6 +211,4 @@ def open_talker(
             f"holds a model of {model.cfg.V} tokens, and {beside} a tokenizer of {vocabulary.vocab_size}: they do not "
             "match; make both again",
         )
-    # A folder name that is not UTF-8 could not be sent in JSON.
-    name = os.fsencode(folder.resolve().name).decode("utf-8", errors="replace")
-    return Talker(name, model, vocabulary, renderer, slots, precision)
+    return Talker(folder.resolve().name, model, vocabulary, renderer, slots, precision)

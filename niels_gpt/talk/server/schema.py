@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from niels_gpt.inference.engine import Token
-from niels_gpt.inference.sampling import REPETITION_PENALTIES, SAMPLING, Sampling
+from niels_gpt.inference.sampling import SAMPLING, Sampling
 from niels_gpt.talk.notes import Sources
 from niels_gpt.talk.talker import Talker, TextChunk
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder
@@ -24,8 +24,7 @@ from niels_gpt.tokenizer.vocabulary import IncrementalDecoder
 # Any other field is rejected by name, since a reply that silently ignores it would be wrong. As with OpenAI, null means
 # that the field is absent, and `true` is not a number.
 
-MOST_CHOICES, MOST_STOPS, MOST_LOGPROBS = 8, 4, 20
-MOST_STOP_CHARACTERS, MOST_BIASES = 1024, 1024
+_MOST_LOGPROBS, _MOST_BIASES = 20, 1024
 _SHOWN = 100  # characters of a field's name quoted in an error message: a client may send a megabyte
 _FAIL_FAST = Field(fail_fast=True)
 _MOST_BRACKETS = 10_000  # lists and objects in a body; validating more would hold the GIL for too long
@@ -94,8 +93,8 @@ class TextFormat(_Strict):
 def _biases(biases: Any) -> Any:
     """Check the number of biases and their ids before pydantic does, which would collect an error for each."""
     if isinstance(biases, dict):
-        if len(biases) > MOST_BIASES:
-            raise PydanticCustomError("too_many", f"{len(biases)} are more than the maximum of {MOST_BIASES}")
+        if len(biases) > _MOST_BIASES:
+            raise PydanticCustomError("too_many", f"{len(biases)} are more than the maximum of {_MOST_BIASES}")
         wrong = next((token for token in biases if not _ID.fullmatch(token)), None)
         if wrong is not None:
             sentence = "its keys must be token ids, as from `POST /tokenize`, not {key}"
@@ -103,7 +102,7 @@ def _biases(biases: Any) -> Any:
     return biases
 
 
-Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
+Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Messages = Annotated[list[RequestMessage], _FAIL_FAST]
 Ids = Annotated[list[int], _FAIL_FAST]
@@ -120,15 +119,15 @@ class Asked(_Strict):
     top_p: float = 1.0
     top_k: int | None = SAMPLING.top_k  # extension
     min_p: float = 0.0  # extension, named as in other servers
-    repetition_penalty: float = Field(1.0, ge=REPETITION_PENALTIES[0], le=REPETITION_PENALTIES[1])  # likewise
+    repetition_penalty: float = Field(1.0, ge=0.01, le=100)  # likewise; beyond it, float32 logits could overflow
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     logit_bias: Annotated[dict[str, Bias], BeforeValidator(_biases)] = {}
     max_tokens: int | None = Field(None, ge=1)
     seed: int | None = Field(None, ge=0, lt=2**63)
-    n: int = Field(1, ge=1, le=MOST_CHOICES)
+    n: int = Field(1, ge=1, le=8)
     niels_gpt: Extension = Extension()
-    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] = []
+    stop: Stop | Annotated[list[Stop], Field(max_length=4)] = []
     user: Any = None  # clients send it by default; it could not change a reply
 
     @property
@@ -150,7 +149,7 @@ class ChatRequest(Asked):
     messages: Messages = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    top_logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS)
     response_format: TextFormat | None = None
     store: Literal[False] | None = None
     # Ignored like `user`: labels for OpenAI's own records, and a switch for tools, which this server has none of.
@@ -169,7 +168,7 @@ class CompletionRequest(Asked):
     """Body of `POST /v1/completions`."""
 
     prompt: str | Annotated[list[str], _FAIL_FAST] | Ids | Annotated[list[Ids], _FAIL_FAST]
-    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS)
     max_tokens: int | None = Field(None, ge=0)  # with `echo`, 0 only scores the prompt
     echo: bool = False
 
