@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
 
 from niels_gpt.inference.engine import Engine, Token
 from niels_gpt.talk.server import access
 from niels_gpt.talk.server import scheduler as scheduler_module
 from niels_gpt.talk.server.app import Limits, build_app
-from niels_gpt.talk.server.scheduler import Busy, Scheduler
+from niels_gpt.talk.server.scheduler import Scheduler
 from niels_gpt.talk.server.schema import ChatRequest
 from tests.servers import (
     EOT,
@@ -455,7 +456,7 @@ def test_more_than_there_are_slots_wait_and_more_than_may_wait_are_refused() -> 
         while not scheduler.under_way:
             await asyncio.sleep(0.01)
         second = scheduler.answer([order(1)])
-        with pytest.raises(Busy, match="1 requests are queued already"):
+        with pytest.raises(HTTPException, match="1 requests are queued already"):
             scheduler.answer([order(1)])
         assert [(await events_of(answer))[-1].written for answer in (first, second)] == [400, 1]
 

@@ -1,5 +1,6 @@
 """A trained model to chat with: weights, tokenizer, chat format, and what fits its context."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -143,13 +144,11 @@ class Talker:
             fewest = sum(len(message["content"]) for message in kept) // self.longest_token
             return fewest <= room and len(self.chat.prompt(kept)) <= room
 
-        # Galloping, then binary search over turns: a chat far longer than the context is never tokenized as a whole.
-        kept, most = 1, 1
-        while most < len(begins) and fits(most := min(2 * most, len(begins))):
-            kept = most
-        while most - kept > 1:
-            middle = (kept + most) // 2
-            kept, most = (middle, most) if fits(middle) else (kept, middle)
+        # Galloping, then bisection: a chat far longer than the context is never tokenized as a whole.
+        kept, end = 1, len(begins)
+        while kept < end and fits(min(2 * kept, end)):
+            kept = min(2 * kept, end)
+        kept += bisect_left(range(kept + 1, min(2 * kept, end)), True, key=lambda turns: not fits(turns))
         first = begins[-kept]
         return ([*system, *said[first:]] if first else list(messages)), first
 

@@ -24,7 +24,7 @@ from niels_gpt.report.page import WEB
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.notes import Notes, Sources, abilities, with_sections
 from niels_gpt.talk.server.access import PREFLIGHT_S, Access, Gate, read_body, refusal, refusal_body, refuse
-from niels_gpt.talk.server.scheduler import Answer, Busy, Order, Scheduler
+from niels_gpt.talk.server.scheduler import Answer, Order, Scheduler
 from niels_gpt.talk.server.schema import (
     Asked,
     Body,
@@ -108,7 +108,6 @@ async def _leave_with_client(request: Request, answer: Answer) -> None:
     answer.queue.put_nowait(ClientDisconnect())
 
 
-RETRY_AFTER_S = 2
 # Bodies up to this size take a few ms at worst and are prepared on the event loop, so that generation starts with the
 # next step; larger ones go to a thread.
 _SMALL_BYTES = 4096
@@ -160,12 +159,9 @@ class Service:
             raise HTTPException(404, f"there is no model {name[:100]!r} here; this server has {self._talker.name!r}")
 
     async def _answered(self, request: Request, prepare: Callable[[bytes], _Job]) -> Response:
-        try:
-            self._scheduler.check_room()  # before parsing: a request that is rejected anyway should cost nothing
-            asked, reply, orders = await self._prepared(request, prepare)
-            answer = self._scheduler.answer(orders)
-        except Busy as error:
-            raise HTTPException(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)}) from error
+        self._scheduler.check_room()  # before parsing: a request that is rejected anyway should cost nothing
+        asked, reply, orders = await self._prepared(request, prepare)
+        answer = self._scheduler.answer(orders)
         self._scheduler.metrics.prompt_tokens.inc(reply.prompt_tokens)
         if reply.sources:
             reply.sources.with_path = _is_here(request)
@@ -350,7 +346,7 @@ def build_app(
 
     @app.get("/card")
     def show_card() -> dict[str, Any]:
-        return {**card, "requests in progress": scheduler.under_way}
+        return {**card, "requests in progress": len(scheduler.under_way)}
 
     @app.get("/health")
     def health() -> dict[str, str]:

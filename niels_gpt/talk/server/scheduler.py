@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.exceptions import HTTPException
 
 from niels_gpt.inference.engine import RowsFailed, Token
 from niels_gpt.inference.sampling import Sampling, SeededNoise
@@ -16,10 +17,6 @@ from niels_gpt.talk.talker import Finish, StreamedText, Talker, TextChunk
 
 _MOMENT_S = 0.01  # longest wait for an event loop between two steps, in seconds
 _TURNS = 6  # iterations of the event loop that it takes to accept a new client and parse its request
-
-
-class Busy(RuntimeError):
-    """Error raised when the queue is full."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +115,11 @@ class Scheduler:
     def __init__(self, talker: Talker, *, queue: int) -> None:
         self._engine, self._tokenizer, self._slots, self._most = talker.engine, talker.tokenizer, talker.slots, queue
         self._ends = frozenset(talker.tokenizer.special_token_ids().values())
-        self._waiting: list[_Writing] = []
-        self._rows: dict[int, _Writing] = {}
+        self.waiting: list[_Writing] = []
+        self.under_way: dict[int, _Writing] = {}  # by row of the engine
         self.metrics = Metrics()
-        self.metrics.under_way.set_function(lambda: self.under_way)
-        self.metrics.waiting.set_function(lambda: self.waiting)
+        self.metrics.under_way.set_function(lambda: len(self.under_way))
+        self.metrics.waiting.set_function(lambda: len(self.waiting))
         self._loop: asyncio.AbstractEventLoop  # the server's, to which events are sent
         self._outbox: list[tuple[Answer, Event | Exception]] = []
         self._changed = threading.Condition()
@@ -131,31 +128,24 @@ class Scheduler:
         self._thread.start()
 
     def answer(self, orders: Sequence[Order]) -> Answer:
-        """Queue all choices of an answer, or raise Busy; a caller that stops iterating early must call `leave`."""
+        """Queue all choices of an answer, if there is room; a caller that stops iterating early must call `leave`."""
         answer = Answer(len(orders), self.metrics)
         with self._changed:
             self.check_room(len(orders))
             self._loop = asyncio.get_running_loop()
             for n, order in enumerate(orders):
                 text = StreamedText(self._tokenizer, order.stops, ends=self._ends, max_tokens=order.max_new_tokens)
-                self._waiting.append(_Writing(answer, n, order, text))
+                self.waiting.append(_Writing(answer, n, order, text))
             self._changed.notify()
         return answer
 
     def check_room(self, choices: int = 1) -> None:
-        """Raise Busy if the queue has no room for this many choices."""
+        """Raise an HTTPException (503) if the queue has no room for this many choices."""
         with self._changed:
-            waiting = sum(writing.answer.wanted for writing in self._waiting)
+            waiting = sum(writing.answer.wanted for writing in self.waiting)
         if waiting + choices > self._most:
-            raise Busy(f"{waiting} requests are queued already; retry in a moment")
-
-    @property
-    def under_way(self) -> int:
-        return len(self._rows)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
+            sentence = f"{waiting} requests are queued already; retry in a moment"
+            raise HTTPException(503, sentence, headers={"Retry-After": "2"})
 
     def close(self) -> None:
         """Stop the thread after its current step."""
@@ -167,27 +157,28 @@ class Scheduler:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._waiting or self._rows)
+                self._changed.wait_for(lambda: self._closed or self.waiting or self.under_way)
                 if self._closed:
                     return
             try:
                 self._admit()
                 self._step()
             except Exception as error:  # the whole step failed: report it to every active answer, keep the thread alive
-                for answer in {writing.answer for writing in self._rows.values()}:
+                for answer in {writing.answer for writing in self.under_way.values()}:
                     self._fail(answer, error)
             self._send()
 
     def _admit(self) -> None:
         """Drop cancelled rows, then move waiting choices into free slots."""
-        for row in [row for row, writing in self._rows.items() if not writing.answer.wanted]:
-            self._drop(row)
+        for row in [row for row, writing in self.under_way.items() if not writing.answer.wanted]:
+            self._engine.drop(row)
+            del self.under_way[row]
         while True:
             with self._changed:
-                self._waiting = [writing for writing in self._waiting if writing.answer.wanted]
-                if not self._waiting or len(self._rows) == self._slots:
+                self.waiting = [writing for writing in self.waiting if writing.answer.wanted]
+                if not self.waiting or len(self.under_way) == self._slots:
                     return
-                writing = self._waiting.pop(0)
+                writing = self.waiting.pop(0)
             order = writing.order
             try:
                 row = self._engine.add(
@@ -197,7 +188,7 @@ class Scheduler:
                     top_logprobs=order.top_logprobs,
                     score_prompt=order.echo,
                 )
-                self._rows[row] = writing
+                self.under_way[row] = writing
             except Exception as error:  # report it to the client whose prompt caused it
                 self._fail(writing.answer, error)
 
@@ -207,10 +198,10 @@ class Scheduler:
             tokens: Sequence[Token] = self._engine.step()
         except RowsFailed as error:
             tokens = error.tokens
-            for answer in {self._rows[row].answer for row in error.rows}:
+            for answer in {self.under_way[row].answer for row in error.rows}:
                 self._fail(answer, error)
         for token in tokens:
-            writing = self._rows[token.row]
+            writing = self.under_way[token.row]
             text = writing.text
             if prompt := self._engine.scored_prompt(token.row):
                 self._outbox.append((writing.answer, Event(writing.choice, text.echo(prompt))))
@@ -219,7 +210,8 @@ class Scheduler:
                 written = text.written if text.finish else 0
                 self._outbox.append((writing.answer, Event(writing.choice, piece, text.finish, written)))
             if text.finish:
-                self._drop(token.row)
+                self._engine.drop(token.row)
+                del self.under_way[token.row]
 
     def _send(self) -> None:
         """Send all events, and wait until they are written to the sockets, at most `_MOMENT_S`.
@@ -236,7 +228,3 @@ class Scheduler:
         """End an answer with an error; the rows of all its choices are dropped before the next step."""
         self._outbox.append((answer, error))
         answer.leave()
-
-    def _drop(self, row: int) -> None:
-        del self._rows[row]
-        self._engine.drop(row)
