@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import StrictUndefined, Template
 
 from niels_gpt.base.imported import Provenance
 from niels_gpt.data.readers.files import decode_text, read_bytes
@@ -41,20 +41,10 @@ def licence_of(path: str, dataset: str | None) -> str:
     return UNSAID
 
 
-Form = Literal["plain", "transformers", "gguf"]
-_ENVIRONMENT = Environment(
-    loader=FileSystemLoader(Path(__file__).parent),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
-
-
 def model_card(
     talker: Talker,
     *,
-    form: Form,
+    form: Literal["plain", "transformers", "gguf"],
     folder: str,
     mix: dict[str, Any],
     chat_mix: dict[str, Any],
@@ -73,7 +63,9 @@ def model_card(
     found = {name: licence_of(source["input"], source["load"].get("dataset")) for name, source in sources.items()}
     shown = {key: params[key] for key in ("model", "tokenizer", "p_train", "p_sft", "train", "sft")}
     by_source = {name: {talker.name: stats} for name, stats in (leaks or {}).items()}
-    return _ENVIRONMENT.get_template("card.md.jinja").render(
+    text = Path(__file__).with_name("card.md.jinja").read_text("utf-8")
+    template = Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    return template.render(
         talker=talker,
         cfg=talker.model.cfg,
         form=form,

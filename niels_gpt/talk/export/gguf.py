@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from jinja2 import Template
 
 from niels_gpt.base.imported import Provenance
 from niels_gpt.base.importing import pre_tokenizer_name
-from niels_gpt.chat_format import PROMPT, ROLES
+from niels_gpt.chat_format import ROLES
 from niels_gpt.chat_template import ChatML
 from niels_gpt.inference.sampling import SAMPLING
 from niels_gpt.talk.export.folders import (
@@ -144,26 +145,22 @@ def _steps(pieces: list[VocabularyEntry]) -> list[float]:
 
 
 def _modelfile(talker: Talker) -> str:
-    """Return Ollama's Modelfile, which has the chat template in Ollama's own template language."""
+    """Return Ollama's Modelfile."""
     *tags, eot = SPECIAL_TOKENS
-    system = None
-    if isinstance(talker.chat, ChatML):
-        system = talker.chat.system
-        turn, prompt = "<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n", "<|im_start|>assistant\n"
-        stops = ["<|im_end|>"]
-    elif talker.renderer == "chat_tokens":
-        cases = [f'{{{{ if eq .Role "{role}" }}}}{tag}{{{{ end }}}}' for role, tag in zip(ROLES, tags, strict=True)]
-        turn, prompt, stops = f"{''.join(cases)}{{{{ .Content }}}}{eot}", tags[-1], [eot]
-    else:
-        turn, prompt = "{{ .Role }}: {{ .Content }}\n", PROMPT
-        stops = [eot, *(f"\\n{role}: " for role in ROLES)]
-    lines = [
-        "FROM ./model.gguf",
-        f'TEMPLATE """{{{{ range .Messages }}}}{turn}{{{{ end }}}}{prompt}"""',
-        *([] if system is None else [f'SYSTEM """{system}"""']),
-        *(f'PARAMETER stop "{stop}"' for stop in stops),
-        f"PARAMETER temperature {SAMPLING.temperature}",
-        f"PARAMETER top_k {SAMPLING.top_k}",
-        f"PARAMETER num_ctx {talker.model.cfg.T}",
-    ]
-    return "\n".join(lines) + "\n"
+    template = Template(
+        Path(__file__).with_name("Modelfile.jinja").read_text("utf-8"),
+        block_start_string="[%",  # {{ }} are Ollama's own
+        block_end_string="%]",
+        variable_start_string="[[",
+        variable_end_string="]]",
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return template.render(
+        renderer=talker.renderer,
+        system=talker.chat.system if isinstance(talker.chat, ChatML) else None,
+        tags=dict(zip(ROLES, tags, strict=True)),
+        eot=eot,
+        sampling=SAMPLING,
+        cfg=talker.model.cfg,
+    )

@@ -340,31 +340,16 @@ def build_app(
     app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # takes HTTPException only
     app.add_exception_handler(Exception, fail)
 
-    @app.get("/")
-    def page() -> FileResponse:
-        return FileResponse(STATIC / "index.html")
-
-    @app.get("/card")
-    def show_card() -> dict[str, Any]:
-        return {**card, "requests in progress": len(scheduler.under_way)}
-
-    @app.get("/health")
-    def health() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.get("/metrics")
-    def show_metrics() -> Response:
-        return Response(generate_latest(scheduler.metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-    @app.get("/v1/models")
-    def models() -> dict[str, Any]:
-        return {"object": "list", "data": [entry]}
-
-    @app.get("/v1/models/{name:path}")
     def model(name: str) -> dict[str, Any]:
         service.check_name(name)
         return entry
 
+    app.get("/")(lambda: FileResponse(STATIC / "index.html"))
+    app.get("/card")(lambda: {**card, "requests in progress": len(scheduler.under_way)})
+    app.get("/health")(lambda: {"status": "ok"})
+    app.get("/metrics")(lambda: Response(generate_latest(scheduler.metrics.registry), media_type=CONTENT_TYPE_LATEST))
+    app.get("/v1/models")(lambda: {"object": "list", "data": [entry]})
+    app.get("/v1/models/{name:path}")(model)
     if notes is not None:
         app.get("/v1/find")(service.find)
     app.post("/tokenize")(service.tokenize)
