@@ -48,10 +48,7 @@ def format_prompt(tok: Tokenizer, messages: Messages) -> list[int]:
 
 
 def extract_assistant_reply(tok: Tokenizer, ids: Sequence[int]) -> list[int]:
-    """Return the ids after the last assistant id, up to the next special id or the end.
-
-    The list is empty if there is no assistant turn or if that turn has no content.
-    """
+    """Return the ids after the last assistant id, up to the next special id or the end; [] if there are none."""
     return ChatTokens(tok).reply(ids)
 
 
@@ -169,10 +166,7 @@ class ChatML(ChatRenderer):
 
     @cached_property
     def system(self) -> str | None:
-        """Return the system message that the template adds to a chat without one; None if it adds none.
-
-        The template is rendered for a few chats. A ValueError is raised if it is not ChatML.
-        """
+        """Return the system message that the template adds to a chat without one, found by rendering a few chats."""
         user, answer, system = ({"role": role, "content": role[0]} for role in ("user", "assistant", "system"))
         render = partial(_render, self.template, self._tokenizer.model_path)
         found = render([user]).removesuffix(_text([user]))

@@ -66,10 +66,7 @@ class Family:
     halves: tuple[Form, ...]  # forms whose q and k rotate dimension i with i + D/2
 
     def model_config(self, config: Mapping[str, Any]) -> ModelConfig:
-        """Return our configuration for transformers' config.json.
-
-        Raise a ValueError for what the portable block does not compute.
-        """
+        """Return our configuration for transformers' config.json; raise a ValueError for what we cannot compute."""
         if what := _unsupported(config):
             raise ValueError(f"this model has {what}, which the portable block does not compute: take another model")
         given = {ours: config.get(theirs) for ours, theirs, _ in _SETTINGS if theirs}
@@ -193,10 +190,7 @@ def family_for(cfg: ModelConfig) -> Family | None:
 
 
 def config_from_gguf(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str, Any]:
-    """Return the config.json of a GGUF file with these fields and names of tensors.
-
-    Raise a ValueError for another architecture, and for what config.json cannot say.
-    """
+    """Return the config.json of a GGUF file with these fields and tensors; raise a ValueError if there is none."""
     name = metadata.get("general.architecture")
     family_of({"model_type": name})
     given = {key: metadata.get(f"{name}.{key}") for _, _, key in _SETTINGS}

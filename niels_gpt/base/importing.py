@@ -148,10 +148,7 @@ def _card_licence(folder: Path) -> str | None:
 
 
 class LazyWeights(UserDict[str, Any]):
-    """Tensors by name, in float32, each read from its file when asked for: memory never holds the model twice.
-
-    The values of the dictionary are functions that read one tensor.
-    """
+    """Tensors by name, in float32, each read from its file when asked for: memory never holds the model twice."""
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self.data[name]()

@@ -31,10 +31,7 @@ class Steps:
             self.decoder.extend(torch.tensor([ids]), starts=[start], first=row)
 
     def score(self, rows: Sequence[Sequence[int]], *, first: int, top: int) -> list[Logprobs]:
-        """Prefill whole rows from slot `first` on, except the last id of each, and score every id but the first.
-
-        Return the log probabilities of one row after another.
-        """
+        """Prefill whole rows from slot `first` on, but for their last ids; return scores of all ids but the first."""
         lengths = [len(ids) - 1 for ids in rows]
         x = torch.zeros(len(rows), max(1, *lengths), dtype=torch.int64)  # padding lies behind a row's valid tokens
         for row, ids in zip(x, rows, strict=True):

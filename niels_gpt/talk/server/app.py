@@ -218,7 +218,7 @@ class Service:
             prompt[cut:],
             asked.sampling(V=talker.model.cfg.V),
             most,
-            stops=(*asked.stops, *talker.chat.stop_texts),
+            stops=(*asked.stop, *talker.chat.stop_texts),
             top_logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
         )
         dropped = {"forgotten_messages": forgotten, "cut_tokens": cut}
@@ -232,7 +232,7 @@ class Service:
         sampling = asked.sampling(V=talker.model.cfg.V)
         most = limit if asked.max_tokens is None else min(asked.max_tokens, limit)
         orders = [
-            Order(self._ids(prompt), sampling, most, stops=asked.stops, top_logprobs=asked.logprobs, echo=asked.echo)
+            Order(self._ids(prompt), sampling, most, stops=asked.stop, top_logprobs=asked.logprobs, echo=asked.echo)
             for prompt in asked.prompts
         ]
         prompt_tokens, wanted = sum(len(order.prompt) for order in orders), asked.logprobs is not None

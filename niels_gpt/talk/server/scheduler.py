@@ -27,7 +27,7 @@ class Order:
     sampling: Sampling
     max_new_tokens: int
     seed: int = 0
-    stops: tuple[str, ...] = ()
+    stops: Sequence[str] = ()
     top_logprobs: int | None = None
     echo: bool = False  # the text begins with the prompt, with log probabilities if those are asked for
 

@@ -102,6 +102,10 @@ def _biases(biases: Any) -> Any:
     return biases
 
 
+def _listed(stop: Any) -> Any:
+    return [stop] if isinstance(stop, str) else stop
+
+
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Messages = Annotated[list[RequestMessage], _FAIL_FAST]
@@ -127,12 +131,8 @@ class Asked(_Strict):
     seed: int | None = Field(None, ge=0, lt=2**63)
     n: int = Field(1, ge=1, le=8)
     niels_gpt: Extension = Extension()
-    stop: Stop | Annotated[list[Stop], Field(max_length=4)] = []
+    stop: Annotated[list[Stop], Field(max_length=4), BeforeValidator(_listed)] = []
     user: Any = None  # clients send it by default; it could not change a reply
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def sampling(self, *, V: int) -> Sampling:
         """Return the sampling settings for V tokens; raise a ValueError that names the invalid field."""
@@ -221,10 +221,7 @@ def _brackets(body: bytes) -> int:
 
 
 class Reply(ABC):
-    """Builder of one reply in OpenAI's format, whole or as server-sent events, with its token usage.
-
-    `logprobs` adds the log probabilities of the tokens.
-    """
+    """Builder of one reply in OpenAI's format, whole or as server-sent events, with its token usage."""
 
     # Prefix of the reply's id, and the value of `object` in a complete reply and in a streamed event.
     prefix: str
