@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from jinja2 import Template
 
 from niels_gpt.base.imported import Provenance
@@ -45,7 +44,8 @@ def export_gguf(
     cfg = talker.model.cfg
     architecture = architecture_of(cfg, option="--gguf")
     try:
-        from gguf import GGUFWriter
+        from gguf import GGMLQuantizationType, GGUFWriter
+        from gguf.quants import quantize
     except ImportError as error:
         raise ValueError("--gguf needs the package gguf: pip install 'niels_gpt[gguf]'") from error
     folder.mkdir(parents=True)
@@ -68,26 +68,17 @@ def export_gguf(
         _add_vocabulary(writer, pieces_of(talker.tokenizer), eot=talker.tokenizer.special_token_ids()["eot"])
         writer.add_chat_template(jinja_template(talker.renderer))
     for name, weight in architecture.weights_to(talker.model.state_dict(), cfg, "gguf").items():
-        _add_weight(writer, name, weight.detach().float().numpy(), precision)
-    try:
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-    finally:
-        writer.close()
+        value = weight.detach().float().numpy()
+        kind = GGMLQuantizationType[precision.upper()] if value.ndim > 1 else GGMLQuantizationType.F32
+        if kind == GGMLQuantizationType.Q8_0 and value.shape[-1] % _BLOCK:
+            kind = GGMLQuantizationType.F16
+        writer.add_tensor(name, quantize(value, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
     (folder / "Modelfile").write_text(_modelfile(talker), encoding="utf-8")
     write_card(folder, card, base)
-
-
-def _add_weight(writer: "GGUFWriter", name: str, value: np.ndarray, precision: Precision) -> None:
-    if precision == "q8_0" and value.ndim > 1 and value.shape[-1] % _BLOCK == 0:
-        from gguf import GGMLQuantizationType
-        from gguf.quants import quantize
-
-        kind = GGMLQuantizationType.Q8_0
-        writer.add_tensor(name, quantize(value, kind), raw_dtype=kind)
-    else:
-        writer.add_tensor(name, value.astype(np.float16) if precision != "f32" and value.ndim > 1 else value)
 
 
 def _add_pretrained(writer: "GGUFWriter", talker: Talker, tokenizer: HFTokenizer) -> None:
