@@ -38,20 +38,20 @@ _WEIGHTS: dict[str, dict[Form, str]] = {
     "norm": {"transformers": "model.norm.weight", "gguf": "output_norm.weight"},
     "head": {"transformers": "lm_head.weight", "gguf": "output.weight"},
 }
-# Parts of a block; q, k and v, which we store together, are apart in both forms.
+# Parts of a block, with shapes in the symbols of `_shapes`. Both forms have q, k and v, which we store together, apart.
 _BLOCK: dict[Form, str] = {"transformers": "model.layers.{i}.", "gguf": "blk.{i}."}
-_PARTS: dict[str, dict[Form, str]] = {
-    "ln1.weight": {"transformers": "input_layernorm.weight", "gguf": "attn_norm.weight"},
-    "q": {"transformers": "self_attn.q_proj.weight", "gguf": "attn_q.weight"},
-    "k": {"transformers": "self_attn.k_proj.weight", "gguf": "attn_k.weight"},
-    "v": {"transformers": "self_attn.v_proj.weight", "gguf": "attn_v.weight"},
-    "attn.q_gain": {"transformers": "self_attn.q_norm.weight", "gguf": "attn_q_norm.weight"},
-    "attn.k_gain": {"transformers": "self_attn.k_norm.weight", "gguf": "attn_k_norm.weight"},
-    "attn.proj.weight": {"transformers": "self_attn.o_proj.weight", "gguf": "attn_output.weight"},
-    "ln2.weight": {"transformers": "post_attention_layernorm.weight", "gguf": "ffn_norm.weight"},
-    "mlp.gate.weight": {"transformers": "mlp.gate_proj.weight", "gguf": "ffn_gate.weight"},
-    "mlp.fc1.weight": {"transformers": "mlp.up_proj.weight", "gguf": "ffn_up.weight"},
-    "mlp.fc2.weight": {"transformers": "mlp.down_proj.weight", "gguf": "ffn_down.weight"},
+_PARTS = {
+    "ln1.weight": {"transformers": "input_layernorm.weight", "gguf": "attn_norm.weight", "shape": "C"},
+    "q": {"transformers": "self_attn.q_proj.weight", "gguf": "attn_q.weight", "shape": "QC"},
+    "k": {"transformers": "self_attn.k_proj.weight", "gguf": "attn_k.weight", "shape": "KC"},
+    "v": {"transformers": "self_attn.v_proj.weight", "gguf": "attn_v.weight", "shape": "KC"},
+    "attn.q_gain": {"transformers": "self_attn.q_norm.weight", "gguf": "attn_q_norm.weight", "shape": "D"},
+    "attn.k_gain": {"transformers": "self_attn.k_norm.weight", "gguf": "attn_k_norm.weight", "shape": "D"},
+    "attn.proj.weight": {"transformers": "self_attn.o_proj.weight", "gguf": "attn_output.weight", "shape": "CQ"},
+    "ln2.weight": {"transformers": "post_attention_layernorm.weight", "gguf": "ffn_norm.weight", "shape": "C"},
+    "mlp.gate.weight": {"transformers": "mlp.gate_proj.weight", "gguf": "ffn_gate.weight", "shape": "FC"},
+    "mlp.fc1.weight": {"transformers": "mlp.up_proj.weight", "gguf": "ffn_up.weight", "shape": "FC"},
+    "mlp.fc2.weight": {"transformers": "mlp.down_proj.weight", "gguf": "ffn_down.weight", "shape": "CF"},
 }
 _ROTATED = ("q", "k", "attn.q_gain", "attn.k_gain")
 
@@ -222,21 +222,10 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Collection[str]) -> d
 
 
 def _shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a block's weights."""
-    C, q, kv = cfg.C, cfg.H * cfg.D, cfg.K * cfg.D
-    gains = {"attn.q_gain": (cfg.D,), "attn.k_gain": (cfg.D,)} if cfg.qk_norm else {}
-    return {
-        "ln1.weight": (C,),
-        "q": (q, C),
-        "k": (kv, C),
-        "v": (kv, C),
-        **gains,
-        "attn.proj.weight": (C, q),
-        "ln2.weight": (C,),
-        "mlp.gate.weight": (cfg.d_ff, C),
-        "mlp.fc1.weight": (cfg.d_ff, C),
-        "mlp.fc2.weight": (C, cfg.d_ff),
-    }
+    """Return the shapes of a block's parts, without gains if q and k are not normalized."""
+    sizes = {"C": cfg.C, "Q": cfg.H * cfg.D, "K": cfg.K * cfg.D, "D": cfg.D, "F": cfg.d_ff}
+    shapes = {part: tuple(sizes[symbol] for symbol in names["shape"]) for part, names in _PARTS.items()}
+    return {part: shape for part, shape in shapes.items() if cfg.qk_norm or not part.endswith("_gain")}
 
 
 def _as_pairs(rows: torch.Tensor, *, D: int) -> torch.Tensor:

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 
 import uvicorn
 from fastapi.responses import JSONResponse
@@ -22,13 +21,9 @@ def refusal(
     status: int, message: str, *, headers: Mapping[str, str] | None = None, code: str | None = None
 ) -> JSONResponse:
     """Return an error response in OpenAI's JSON format."""
-    return JSONResponse(refusal_body(status, message, code=code), status_code=status, headers=headers)
-
-
-def refusal_body(status: int, message: str, *, code: str | None = None) -> dict[str, Any]:
-    """Return the body of an error response: `invalid_request_error` below status 500, else `server_error`."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return JSONResponse({"error": error}, status_code=status, headers=headers)
 
 
 def refuse(request: Request, error: HTTPException) -> JSONResponse:

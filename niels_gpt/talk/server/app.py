@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from niels_gpt.report.page import WEB
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.notes import Notes, Sources, abilities, with_sections
-from niels_gpt.talk.server.access import PREFLIGHT_S, Access, Gate, read_body, refusal, refusal_body, refuse
+from niels_gpt.talk.server.access import PREFLIGHT_S, Access, Gate, read_body, refusal, refuse
 from niels_gpt.talk.server.scheduler import Answer, Order, Scheduler
 from niels_gpt.talk.server.schema import (
     Asked,
@@ -76,7 +75,7 @@ async def _events(reply: Reply, answer: Answer, *, usage: bool) -> AsyncIterator
         if reply.sources:
             yield reply.part([], niels_gpt=await asyncio.to_thread(reply.sources.last, texts))
     except Exception as error:  # status 200 is already sent, so the error goes into the stream
-        yield f"data: {json.dumps(refusal_body(500, str(error)))}\n\n"
+        yield f"data: {bytes(refusal(500, str(error)).body).decode()}\n\n"
     yield "data: [DONE]\n\n"
 
 
@@ -228,12 +227,12 @@ class Service:
 
     def _completion(self, body: bytes) -> _Job:
         asked, talker, limit = self._parsed(CompletionRequest, body), self._talker, self._limits.new_tokens
-        self._check_choices(asked.n, prompts=len(asked.prompts))
+        self._check_choices(asked.n, prompts=len(asked.prompt))
         sampling = asked.sampling(V=talker.model.cfg.V)
         most = limit if asked.max_tokens is None else min(asked.max_tokens, limit)
         orders = [
             Order(self._ids(prompt), sampling, most, stops=asked.stop, top_logprobs=asked.logprobs, echo=asked.echo)
-            for prompt in asked.prompts
+            for prompt in asked.prompt
         ]
         prompt_tokens, wanted = sum(len(order.prompt) for order in orders), asked.logprobs is not None
         sources = self._sources(asked, None)

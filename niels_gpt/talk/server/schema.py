@@ -102,8 +102,10 @@ def _biases(biases: Any) -> Any:
     return biases
 
 
-def _listed(stop: Any) -> Any:
-    return [stop] if isinstance(stop, str) else stop
+def _listed(value: Any) -> Any:
+    """Put a single string, or a flat list of ids, into a list."""
+    single = isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int))
+    return [value] if single else value
 
 
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -167,18 +169,10 @@ class ChatRequest(Asked):
 class CompletionRequest(Asked):
     """Body of `POST /v1/completions`."""
 
-    prompt: str | Annotated[list[str], _FAIL_FAST] | Ids | Annotated[list[Ids], _FAIL_FAST]
+    prompt: Annotated[list[str | Ids], Field(min_length=1, fail_fast=True), BeforeValidator(_listed)]
     logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS)
     max_tokens: int | None = Field(None, ge=0)  # with `echo`, 0 only scores the prompt
     echo: bool = False
-
-    @property
-    def prompts(self) -> list[str | list[int]]:
-        """All prompts; a flat list of ids is one."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        ids = [one for one in self.prompt if isinstance(one, int)]
-        return [one for one in self.prompt if not isinstance(one, int)] or [ids]
 
 
 class TokenizeRequest(_Strict):
