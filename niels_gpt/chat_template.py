@@ -235,7 +235,6 @@ def _check_role(message: Mapping[str, Any]) -> None:
 
 
 def _text(messages: Sequence[Mapping[str, str]]) -> str:
-    """Return the text of a ChatML prompt."""
     turns = "".join(f"{_START}{m['role']}\n{m['content']}{_END}\n" for m in messages)
     return f"{turns}{_START}assistant\n"
 

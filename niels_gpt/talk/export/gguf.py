@@ -136,7 +136,6 @@ def _steps(pieces: list[VocabularyEntry]) -> list[float]:
 
 
 def _modelfile(talker: Talker) -> str:
-    """Return Ollama's Modelfile."""
     *tags, eot = SPECIAL_TOKENS
     template = Template(
         Path(__file__).with_name("Modelfile.jinja").read_text("utf-8"),

@@ -145,10 +145,7 @@ def _check_sender(scope: Scope, access: Access) -> None:
         raise HTTPException(401, sentence, headers={"WWW-Authenticate": "Bearer"})
 
 
-LOOPBACK = "127.0.0.1"  # reachable from this machine only
-
-
-def listen(port: int, host: str = LOOPBACK) -> socket.socket:
+def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
     """Return a listening TCP socket (port 0: a free one); from now on browsers wait instead of being refused."""
     # Of a socket without this protocol number asyncio leaves Nagle's algorithm on: each reply would wait 40 ms.
     listening = socket.socket(proto=socket.IPPROTO_TCP)
@@ -158,8 +155,8 @@ def listen(port: int, host: str = LOOPBACK) -> socket.socket:
         listening.listen(128)
     except OSError as error:
         listening.close()
-        what = f"port {port}" if host == LOOPBACK else f"port {port} at {host!r}"
-        raise ValueError(f"{what} is not available ({error.strerror}): choose another with --port or --host") from error
+        what = f"port {port} at {host} is not available ({error.strerror})"
+        raise ValueError(f"{what}: choose another with --port or --host") from error
     return listening
 
 

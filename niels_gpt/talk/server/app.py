@@ -204,7 +204,6 @@ class Service:
 
     def _chat(self, body: bytes) -> _Job:
         asked, talker, limit = self._parsed(ChatRequest, body), self._talker, self._limits.new_tokens
-        self._check_choices(asked.n)
         said: Sequence[Mapping[str, str]] = [message.model_dump() for message in asked.messages]
         sources = self._sources(asked, said[-1]["content"])
         if sources and sources.found:
@@ -227,7 +226,12 @@ class Service:
 
     def _completion(self, body: bytes) -> _Job:
         asked, talker, limit = self._parsed(CompletionRequest, body), self._talker, self._limits.new_tokens
-        self._check_choices(asked.n, prompts=len(asked.prompt))
+        prompts, choices, queue = len(asked.prompt), len(asked.prompt) * asked.n, self._limits.queue
+        if choices > queue:
+            raise ValueError(
+                f"{prompts:,} prompts with n={asked.n} are {choices:,} choices, more than the maximum of {queue} per "
+                "request: send fewer at a time"
+            )
         sampling = asked.sampling(V=talker.model.cfg.V)
         most = limit if asked.max_tokens is None else min(asked.max_tokens, limit)
         orders = [
@@ -238,13 +242,6 @@ class Service:
         sources = self._sources(asked, None)
         reply = CompletionReply(talker, logprobs=wanted, prompt_tokens=prompt_tokens, sources=sources)
         return asked, reply, [replace(order, seed=seed) for order in orders for seed in _seeds(asked, reply)]
-
-    def _check_choices(self, n: int, *, prompts: int = 1) -> None:
-        if n * prompts > self._limits.queue:
-            raise ValueError(
-                f"{prompts:,} prompts with n={n} are {n * prompts:,} choices, more than the maximum of "
-                f"{self._limits.queue} per request: send fewer at a time"
-            )
 
     def _sources(self, asked: Asked, question: str | None) -> Sources | None:
         """Return the sources asked for, None if none are; without a question no sections are looked for."""
