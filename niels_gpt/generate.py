@@ -7,7 +7,7 @@ import torch
 from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
-from niels_gpt.tokenizer import decode, encode
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
@@ -50,16 +50,16 @@ def generate(
     Without a tokenizer, text is bytes (V = 256). With one, its end-of-turn id ends the text. Each new token attends to
     the last T ids only, at positions 0..len-1.
     """
-    ids = encode(prompt_text).tolist() if tokenizer is None else tokenizer.encode(prompt_text)
+    tokenizer = tokenizer or ByteTokenizer()
     ids = generate_ids(
         model,
-        ids,
+        tokenizer.encode(prompt_text),
         max_new_tokens=max_new_tokens,
         sampling=Sampling(temperature, top_k),
-        stop=None if tokenizer is None else tokenizer.special_token_ids()["eot"],
+        stop=tokenizer.special_token_ids()["eot"],
         generator=generator,
     )
-    return decode(torch.tensor(ids)) if tokenizer is None else tokenizer.decode(ids)
+    return tokenizer.decode(ids)
 
 
 def generate_ids(

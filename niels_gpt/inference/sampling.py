@@ -41,11 +41,8 @@ Source = SeededNoise | torch.Generator | None
 
 def next_keys(sources: Mapping[int, Source], *, rows: int) -> list[int]:
     """Return the next key of each row with SeededNoise, 0 for the others."""
-    keys = [0] * rows
-    for row, source in sources.items():
-        if isinstance(source, SeededNoise):
-            keys[row] = source.next_key()
-    return keys
+    keys = {row: source.next_key() for row, source in sources.items() if isinstance(source, SeededNoise)}
+    return [keys.get(row, 0) for row in range(rows)]
 
 
 def next_noise(sources: Mapping[int, Source], *, rows: int, V: int, device: torch.device) -> torch.Tensor:

@@ -43,12 +43,7 @@ class StreamedText:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stops: Sequence[str] = (),
-        *,
-        ends: Collection[int] = (),
-        max_tokens: int | None = None,
+        self, tokenizer: Tokenizer, stops: Sequence[str], *, ends: Collection[int] = (), max_tokens: int | None = None
     ) -> None:
         self._decoder, self._stops = IncrementalDecoder(tokenizer), tuple(stops)
         self._ends, self._most = ends, max_tokens
@@ -165,7 +160,7 @@ class Talker:
     def continuation(self, prompt: str, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
         """Yield the text after a prompt, until the end of a text or turn or `max_new_tokens` tokens."""
         ends = {self.tokenizer.special_token_ids()["eot"], self.chat.end}
-        text = StreamedText(self.tokenizer, ends=ends, max_tokens=max_new_tokens)
+        text = StreamedText(self.tokenizer, (), ends=ends, max_tokens=max_new_tokens)
         return self._write(text, self.tokenizer.encode(prompt), sampling, seed)
 
     def _write(self, text: StreamedText, ids: Sequence[int], sampling: Sampling, seed: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import tokenizers
 import torch
@@ -107,12 +107,12 @@ def export_transformers(talker: Talker, folder: Path, *, card: str, base: Proven
     cfg = talker.model.cfg
     architecture = architecture_of(cfg, option="--transformers")
     folder.mkdir(parents=True)
-    ids = special_ids(talker)
-    ends = {"bos_token_id": ids.bos, "eos_token_id": ids.eos}
+    bos, eos, pad, eot = special_ids(talker)
+    ends = {"bos_token_id": bos, "eos_token_id": eos}
     write_json(folder / "config.json", {**architecture.transformers_config(cfg), **ends})
     sampling = {"do_sample": True, "temperature": SAMPLING.temperature, "top_k": SAMPLING.top_k}
-    stops = {**ends, "eos_token_id": [ids.eos, ids.eot]} if ids.eos != ids.eot else ends
-    write_json(folder / "generation_config.json", {**stops, "pad_token_id": ids.pad, **sampling})
+    stops = {**ends, "eos_token_id": [eos, eot]} if eos != eot else ends
+    write_json(folder / "generation_config.json", {**stops, "pad_token_id": pad, **sampling})
     weights = architecture.weights_to(talker.model.state_dict(), cfg, "transformers")
     # Copied: safetensors rejects tensors that share memory.
     save_weights(folder, {name: value.clone() for name, value in weights.items()})
@@ -126,8 +126,8 @@ def export_transformers(talker: Talker, folder: Path, *, card: str, base: Proven
             folder / "tokenizer_config.json",
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
-                "eos_token": pieces[ids.eot].name,
-                "pad_token": pieces[ids.eot].name,
+                "eos_token": pieces[eot].name,
+                "pad_token": pieces[eot].name,
                 "model_max_length": cfg.T,
                 "clean_up_tokenization_spaces": False,
             },
@@ -136,23 +136,14 @@ def export_transformers(talker: Talker, folder: Path, *, card: str, base: Proven
     write_card(folder, card, base)
 
 
-class SpecialIds(NamedTuple):
-    """Ids that a library needs to know besides the vocabulary; `eot` stands between documents."""
-
-    bos: int
-    eos: int
-    pad: int
-    eot: int
-
-
-def special_ids(talker: Talker) -> SpecialIds:
-    """Return the ids that begin a text, end an answer, and pad; those of a pretrained model stay as they were."""
+def special_ids(talker: Talker) -> tuple[int, int, int, int]:
+    """Return bos, eos (ends an answer), pad and eot (between documents); a pretrained model's stay as they were."""
     eot = talker.tokenizer.special_token_ids()["eot"]
     if not isinstance(talker.tokenizer, HFTokenizer):
-        return SpecialIds(eot, eot, eot, eot)
+        return eot, eot, eot, eot
     bos, pad = (talker.tokenizer.named_id(key) for key in ("bos_token", "pad_token"))
     eos = talker.chat.end if isinstance(talker.chat, ChatML) else eot
-    return SpecialIds(eot if bos is None else bos, eos, eot if pad is None else pad, eot)
+    return eot if bos is None else bos, eos, eot if pad is None else pad, eot
 
 
 def tokenizer_json(pieces: list[VocabularyEntry]) -> str:
@@ -184,8 +175,7 @@ def tokenizer_json(pieces: list[VocabularyEntry]) -> str:
     made.decoder = decoders.Sequence([nothing, decoders.ByteFallback(), decoders.ByteLevel()])
     special = [tokenizers.AddedToken(piece.name, normalized=False) for piece in pieces if piece.kind == "chat"]
     made.add_special_tokens(special)
-    text: str = made.to_str(pretty=True)
-    return text
+    return str(made.to_str(pretty=True))
 
 
 # Architectures of other libraries that compute the same function as a model of this project. A model with the portable
@@ -220,14 +210,12 @@ _NEOX_WEIGHTS = {
 def architecture_of(cfg: ModelConfig, *, option: str) -> "Family | NeoX":
     """Return the architecture to export a model as; raise a ValueError, naming the CLI `option`, if there is none."""
     family = family_for(cfg)
-    if family is not None:
-        return family
-    if cfg.options:
+    if family is None and cfg.options:
         raise ValueError(
             f"GPT-NeoX does not support {', '.join(f'model.{name}' for name in cfg.options)}: export without {option}, "
             "or train with the model section of preset v1 or v3"
         )
-    return NeoX()
+    return family or NeoX()
 
 
 class NeoX:

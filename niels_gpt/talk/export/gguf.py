@@ -92,11 +92,11 @@ def _add_pretrained(writer: "GGUFWriter", talker: Talker, tokenizer: HFTokenizer
     writer.add_token_list([entry for entry, _ in listed])
     writer.add_token_types([kind for _, kind in listed])
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]])
-    ids = special_ids(talker)
-    writer.add_bos_token_id(ids.bos)
-    writer.add_eos_token_id(ids.eos)
-    writer.add_eot_token_id(ids.eos)
-    writer.add_pad_token_id(ids.pad)
+    bos, eos, pad, _ = special_ids(talker)
+    writer.add_bos_token_id(bos)
+    writer.add_eos_token_id(eos)
+    writer.add_eot_token_id(eos)
+    writer.add_pad_token_id(pad)
     writer.add_add_bos_token(False)
     template = talker.chat.template if isinstance(talker.chat, ChatML) else tokenizer.chat_template
     if template is not None:

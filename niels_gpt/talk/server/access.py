@@ -53,7 +53,6 @@ def refuse(request: Request, error: HTTPException) -> JSONResponse:
 # browsers send no Origin. A server reachable from other machines accepts any host name and requires a key instead.
 
 NAMES = ("127.0.0.1", "localhost", "[::1]")
-PREFLIGHT_S = 3600  # seconds that a browser may remember a preflight
 PATIENCE_S = 30  # seconds that the server waits for a client
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 _OPEN, _PAGE = ("/", "/health"), ("/static/", "/web/")  # need no key: the page that asks for it

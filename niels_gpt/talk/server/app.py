@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from niels_gpt.report.page import WEB
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.notes import Notes, Sources, abilities, with_sections
-from niels_gpt.talk.server.access import PREFLIGHT_S, Access, Gate, read_body, refusal, refuse
+from niels_gpt.talk.server.access import Access, Gate, read_body, refusal, refuse
 from niels_gpt.talk.server.scheduler import Answer, Order, Scheduler
 from niels_gpt.talk.server.schema import (
     Asked,
@@ -169,10 +169,9 @@ class Service:
         return JSONResponse(await whole_reply(reply, answer, request))
 
     async def _prepared(self, request: Request, prepare: Callable[[bytes], Prepared]) -> Prepared:
-        """Run `prepare` on the request body, in a thread if the body is large.
+        """Run `prepare` on the request body: if it is large, in a thread and one at a time.
 
-        Large bodies are prepared one at a time, since the parsed objects take many times the size of the body. A client
-        that disconnected while it waited for its turn is skipped.
+        The parsed objects take many times the size of the body. A client that left while it waited is skipped.
         """
         content = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if content != "application/json":
@@ -274,7 +273,6 @@ def _seeds(asked: Asked, reply: Reply) -> list[int]:
 
 
 def _is_here(request: Request) -> bool:
-    """Return whether the client is on this machine."""
     return request.client is not None and request.client.host in ("127.0.0.1", "::1")
 
 
@@ -330,7 +328,7 @@ def build_app(
             allow_methods=("GET", "POST"),
             allow_headers=("*",),
             allow_private_network=True,
-            max_age=PREFLIGHT_S,
+            max_age=3600,  # seconds that a browser may remember a preflight
         )
     # Starlette's class, the base of FastAPI's: the router raises it for unknown paths and methods.
     app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # takes HTTPException only
