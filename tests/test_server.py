@@ -293,6 +293,8 @@ def test_an_incomplete_request_times_out(monkeypatch: pytest.MonkeyPatch) -> Non
         head, answered = post_head(address, 1000), f"GET /card HTTP/1.1\r\nHost: {address[7:]}\r\n\r\n".encode()
         late = b"the request was incomplete after 1 s"
         sent = {
+            b"": b"",
+            b"GET / HTTP/1.1\r\nHost: loc": b"",
             head: late,
             head + b"{" * 999: late,
             head.replace(address[7:].encode(), b"rebound.example"): b" 403 ",
@@ -330,6 +332,18 @@ def test_a_client_that_leaves_ends_its_answer(stream: bool) -> None:
         wait_until(lambda: under_way(address) == 0)
         answer = httpx.post(f"{address}/v1/chat/completions", json=ask("hello"), timeout=60)
         assert answer.json()["choices"][0]["message"]["content"] == expected("hello")
+
+
+@pytest.mark.slow
+def test_a_client_that_stops_reading_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "PATIENCE_S", 1)
+    with serving(build_app(tiny_talker(), card={}, limits=FOR_EVER)) as address:
+        body = for_ever(stream=True)
+        with connect(address) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(post_head(address, len(body)) + body)
+            wait_until(lambda: under_way(address) == 1)
+            wait_until(lambda: under_way(address) == 0)
 
 
 def test_shutdown_waits_for_no_client() -> None:

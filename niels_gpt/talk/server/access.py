@@ -160,14 +160,32 @@ def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
 
 
 def make_server(app: ASGIApp) -> uvicorn.Server:
-    """Return a uvicorn server, which ends a connection `PATIENCE_S` after its last reply."""
+    """Return a uvicorn server; a connection without a request, or with none after its last, ends after PATIENCE_S."""
     return uvicorn.Server(
         uvicorn.Config(app, http=Connection, ws="none", timeout_keep_alive=PATIENCE_S, log_level="warning")
     )
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, without waiting for open requests when the server ends."""
+    """uvicorn's connection, which waits forever neither for its first request nor for a client that does not read."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._waiting = self.loop.call_later(PATIENCE_S, lambda: None if self.cycle else transport.abort())
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._waiting.cancel()
+        self._waiting = self.loop.call_later(PATIENCE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._waiting.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.cancel()
+        super().connection_lost(exc)
 
     def shutdown(self) -> None:
+        """Close the connection at once, so that open requests do not delay the end of the server."""
         self.transport.abort()
