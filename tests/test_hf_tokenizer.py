@@ -366,6 +366,8 @@ def test_words_are_found_as_the_family_of_the_gguf_file_does(
     [
         ({"model": "llama"}, "tokenizer of kind 'llama'"),
         ({"pre": "deepseek-coder"}, "pre-tokenizer 'deepseek-coder'; known: gpt2"),
+        ({"merges": None}, "lacks tokens, token types or merges"),
+        ({"token_type": [1]}, "lacks tokens, token types or merges"),
         ({"token_type": [1] * 258 + [5]}, "not written in bytes|no token that ends a text"),
     ],
 )

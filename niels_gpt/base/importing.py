@@ -259,7 +259,9 @@ def write_tokenizer_from_gguf(metadata: Mapping[str, Any], folder: Path) -> HFTo
         raise ValueError(f"it holds no tokenizer of byte-level BPE (gpt2), but a tokenizer of kind {kind!r}")
     if pre not in _PRE_TOKENIZERS:
         raise ValueError(f"the GGUF file has the pre-tokenizer {pre!r}; known: {', '.join(_PRE_TOKENIZERS)}")
-    tokens, types, merges = (fields[key] for key in ("tokens", "token_type", "merges"))
+    tokens, types, merges = (fields.get(key) or [] for key in ("tokens", "token_type", "merges"))
+    if not tokens or not merges or len(types) != len(tokens):
+        raise ValueError("the GGUF file lacks tokens, token types or merges of its tokenizer: it may be damaged")
     entries = list(zip(range(len(tokens)), tokens, types, strict=True))
     as_is = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     off = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
