@@ -41,10 +41,13 @@ def licence_of(path: str, dataset: str | None) -> str:
     return UNSAID
 
 
+Form = Literal["plain", "transformers", "gguf"]
+
+
 def model_card(
     talker: Talker,
     *,
-    form: Literal["plain", "transformers", "gguf"],
+    form: Form,
     folder: str,
     mix: dict[str, Any],
     chat_mix: dict[str, Any],
