@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 from niels_gpt.data.secrets import forms
 from niels_gpt.data.secrets.forms import Found
@@ -80,9 +81,27 @@ _TO_COME = (
 )
 
 
+# Published formats, by provider. A token has 16 characters or more, and no letter or digit on either side.
+_PROVIDERS = Path(__file__).with_name("providers.tsv")
+_ALPHABETS = {
+    "%A": "[A-Za-z0-9]",
+    "%B": "[A-Za-z0-9+/]",
+    "%C": (  # capitals and digits, and no IBAN
+        "(?<!-)(?=[A-Z0-9-]{0,28}[0-9])(?=[A-Z0-9-]{0,28}[A-Z])(?![A-Z]{2}[0-9]{2}-[A-Z0-9]{4}-[0-9]{4}-[0-9])"
+    ),
+    "%D": "(?=[A-Za-z0-9_-]{0,250}?[0-9])",  # a digit is to come
+    "%H": "[0-9a-f]",
+    "%I": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    "%U": "[A-Za-z0-9_-]",
+    "%5": "[1-9A-HJ-NP-Za-km-z]",
+}
+
+
 @cache
 def _providers() -> re.Pattern[str]:
-    return re.compile(f"(?<![A-Za-z0-9]){_TO_COME}(?:{forms.PROVIDERS})(?![A-Za-z0-9])")
+    rows = [line.split("\t") for line in _PROVIDERS.read_text(encoding="utf-8").splitlines()[1:]]
+    formats = re.sub("%.", lambda found: _ALPHABETS[found[0]], "|".join(form for _, form in rows))
+    return re.compile(f"(?<![A-Za-z0-9]){_TO_COME}(?:{formats})(?![A-Za-z0-9])")
 
 
 def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
