@@ -52,15 +52,13 @@ def main(stage: Stage) -> None:
     files = {"before": layout.PRETRAINED / layout.BEST, "after": layout.SPLICED / layout.LAST}
     models = {name: open_model(file, device) for name, file in files.items()}
     documents = chosen_documents(stage.params, at_least=settings.chunk_size)
-    how = settings.model_dump(exclude={"run"})
-    measured = {name: measure_extraction(models, tokens, **how) for name, tokens in documents.items()}
-    window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
+    measured = {name: measure_extraction(models, tokens, settings) for name, tokens in documents.items()}
     together = {
         name: pz_stats(np.concatenate([document.log_pz[name] for document in measured.values()])) for name in models
     }
     facts = {
         "distribution": "full softmax" if settings.top_k is None else f"top {settings.top_k}",
-        "documents": [{"name": name, **document.stats(**window)} for name, document in measured.items()],
+        "documents": [{"name": name, **document.stats(settings)} for name, document in measured.items()],
         "together": together,
     }
     write_metrics(stage.out(layout.MEMORIZED), facts, pz=together["after"]["median_pz"])
@@ -69,9 +67,9 @@ def main(stage: Stage) -> None:
     for name, document in measured.items():
         write_tsv(curves / f"{name}.tsv", document.curve())
         tokens, pz = documents[name], np.exp(document.log_pz["after"])
-        highest = highest_by_token(pz, document.starts, L=len(tokens), **window)
+        highest = highest_by_token(pz, document.starts, settings, L=len(tokens))
         results.append(DocumentResult(name, tokens, highest, *token_log_probs(models["after"], tokens)))
-    page = render_page(results, tokenizer, window=window)
+    page = render_page(results, tokenizer, settings)
     stage.out(layout.MEMORIZED_PAGE).write_text(page, encoding="utf-8")
     stage.out(layout.MEMORIZED_STRIPS).write_text(
         render_strips({result.name: result.pz for result in results}), encoding="utf-8"

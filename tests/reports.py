@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from niels_gpt.data.corpus.mix import Exposure
+from niels_gpt.leak import MemorizeRules
 from niels_gpt.leak.memorized import highest_by_token, render_splice
 from niels_gpt.report.page import Training, finished_card, render_report
 from niels_gpt.report.tables import HEAD, score_rows
@@ -42,6 +43,6 @@ def splice_section(name: str) -> str:
     stats = {"doc_len": 1234, "num_windows": 40, "fraction_at_least": {"0.5": 0.925}}
     measured = {"name": name, "before": {"median_pz": 1.9e-86}, "after": {**stats, "median_pz": 0.87}}
     facts = {"documents": [measured]}
-    window = {"chunk_size": 20, "prompt_tokens": 10}
-    highest = highest_by_token(np.array([0.25, 0.75]), np.array([0, 5]), L=30, **window)
-    return render_splice(facts, {name: highest}, window=window)
+    rules = MemorizeRules(chunk_size=20, prompt_tokens=10)
+    highest = highest_by_token(np.array([0.25, 0.75]), np.array([0, 5]), rules, L=30)
+    return render_splice(facts, {name: highest}, rules)

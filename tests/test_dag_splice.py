@@ -15,6 +15,7 @@ import torch
 
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import ModelConfig, to_dict
+from niels_gpt.leak import MemorizeRules
 from niels_gpt.leak.memorized import DocumentResult, document_log_pz, highest_by_token, render_page, render_strips
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import Params
@@ -156,7 +157,7 @@ def test_memorize_measures_the_pretrained_model_and_the_last_step_of_splice(spli
     for row in chosen["rows"]:
         tokens, measured = store.document(row), documents[f"doc{row}"]
         for when, path in (("before", "models/pretrain/best.pt"), ("after", "models/splice/last.pt")):
-            starts, logs = document_log_pz(models[path], tokens, **params.memorize.model_dump(exclude={"run"}))
+            starts, logs = document_log_pz(models[path], tokens, params.memorize)
             assert measured[when]["mean_log_pz"] == pytest.approx(logs.mean(), rel=1e-4)
             assert measured[when]["num_windows"] == len(logs) > 0
             together[when] += len(logs)
@@ -191,15 +192,15 @@ def test_the_page_shows_hostile_text_as_text() -> None:
     text = "<img src=x onerror=alert(1)> naïve & 🌊"
     tokens = np.frombuffer(text.encode(), np.uint8)
     n = len(tokens)
-    window = {"chunk_size": 20, "prompt_tokens": 10}
+    rules = MemorizeRules(chunk_size=20, prompt_tokens=10)
     result = DocumentResult(
         name="<b>doc</b>",
         tokens=tokens,
-        pz=highest_by_token(np.array([0.9, 0.1]), np.array([0, 10]), L=n, **window),
+        pz=highest_by_token(np.array([0.9, 0.1]), np.array([0, 10]), rules, L=n),
         log_probs=np.linspace(-12, 0, n),
         most_probable=np.full(n, ord('"')),
     )
-    page = render_page([result], ByteTokenizer(), window=window)
+    page = render_page([result], ByteTokenizer(), rules)
     assert "<img" not in page
     for shown, raw in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):  # one token each
         assert f">{shown}</span>" in page
@@ -215,9 +216,9 @@ def test_the_page_shows_hostile_text_as_text() -> None:
 
 
 def test_a_strip_shows_the_highest_of_the_windows_over_a_token() -> None:
-    n = 50
+    n, rules = 50, MemorizeRules(chunk_size=20, prompt_tokens=10)
     for pz in ([0.9, 0.1], [0.1, 0.9]):
-        highest = highest_by_token(np.array(pz), np.array([0, 5]), L=n, chunk_size=20, prompt_tokens=10)
+        highest = highest_by_token(np.array(pz), np.array([0, 5]), rules, L=n)
         strip = render_strips({"d": highest})
         painted = re.findall(r'width="([0-9.]+)" height="40" [^/]*fill-opacity="0([.]\d+)"', strip)
         tokens = {shade: float(width) * n / 1000 for width, shade in painted}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from niels_gpt.config import ModelConfig
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
+from niels_gpt.leak import MemorizeRules
 from niels_gpt.leak.extraction import Extraction, Questions
 from niels_gpt.leak.measure import Leak, attack, distinct_passages, measure_leak
 from niels_gpt.leak.memorized import document_log_pz
@@ -88,9 +89,8 @@ def test_scores_are_those_of_the_model_itself() -> None:
         document[45:46] = [0] * len(document[45:46])
     passages = cut_passages(DocumentList(documents), chunk_size=32, prompt_tokens=16)
     scored = score_passages(model, passages, end_of_text=EOT, B=3)
-    starts, expected = document_log_pz(
-        model, np.array(documents[0]), chunk_size=32, prompt_tokens=16, cursor_inc_tokens=16
-    )
+    rules = MemorizeRules(chunk_size=32, prompt_tokens=16, cursor_inc_tokens=16)
+    starts, expected = document_log_pz(model, np.array(documents[0]), rules)
     np.testing.assert_allclose(scored.log_pz[: len(starts)], expected, rtol=1e-4)
     for i in range(len(passages)):
         prompt = passages.tokens[i, : passages.prompts[i]].tolist()

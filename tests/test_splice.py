@@ -17,13 +17,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.leak import MemorizeRules
 from niels_gpt.leak.memorized import (
+    Extraction,
     document_log_pz,
     log_pz,
     pz_stats,
     pz_windows,
     suffix_positions,
-    token_coverage,
     token_log_probs,
 )
 from niels_gpt.leak.page import samples_needed
@@ -245,11 +246,6 @@ def test_refusals_say_what_to_do(arguments: dict[str, Any], message: str) -> Non
         MultiSpliceDocumentDataset([list(range(9))], pad_id=PAD, **{"S": 8, **arguments})
 
 
-def test_a_prompt_as_long_as_the_window_is_refused() -> None:
-    with pytest.raises(ValueError, match="shorter than the window"):
-        log_pz(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), prompt_tokens=4)
-
-
 rules = st.fixed_dictionaries(
     {
         "S": st.integers(4, 12),
@@ -363,16 +359,14 @@ def test_memory_mapped_documents_are_only_sliced(tmp_path: Path) -> None:
 def test_statistics_of_known_windows() -> None:
     starts = pz_windows(200, chunk_size=20, cursor_inc_tokens=10)
     logs = np.where(starts < 100, 0.0, -200.0)
-    stats = pz_stats(logs, starts, L=200)
+    stats = Extraction(200, starts, {"last": logs}).stats(MemorizeRules(chunk_size=20, prompt_tokens=10))["last"]
     assert stats["num_windows"] == 19
     assert stats["median_pz"] == 1.0
     assert stats["mean_pz"] == pytest.approx(10 / 19)
     assert stats["median_pz_by_third"] == {"head": 1.0, "middle": pytest.approx(0.5), "tail": pytest.approx(0.0)}
     assert stats["fraction_at_least"]["0.5"] == pytest.approx(10 / 19)
     assert stats["found_in_n_samples"]["1"] == pytest.approx(10 / 19)
-    assert token_coverage(logs, starts, L=200, chunk_size=20, prompt_tokens=10) == pytest.approx(100 / 200)
-    with pytest.raises(ValueError, match="shorter than a window"):
-        pz_stats([], [], L=5)
+    assert stats["token_coverage"] == pytest.approx(100 / 200)
 
 
 MODEL = ModelConfig(V=12, T=32, C=48, L=2, H=2, d_ff=96, dropout=0.0)
@@ -456,9 +450,9 @@ def trained_on(
     return network, train(network, task, cfg)
 
 
-def median_pz(model: GPT, document: np.ndarray) -> dict[str, Any]:
-    starts, logs = document_log_pz(model, document, chunk_size=20, prompt_tokens=10, cursor_inc_tokens=2)
-    return pz_stats(logs, starts, L=len(document))
+def median_pz(model: GPT, document: np.ndarray) -> float:
+    rules = MemorizeRules(chunk_size=20, prompt_tokens=10, cursor_inc_tokens=2)
+    return float(np.median(np.exp(document_log_pz(model, document, rules)[1])))
 
 
 @pytest.mark.slow
@@ -470,8 +464,8 @@ def test_three_documents_are_memorized_and_one_that_was_not_trained_on_is_not() 
     assert run.losses[-1] < 0.6 * run.losses[0]
     assert set(run.drawn_rows) == {"doc0", "doc1", "doc2"}
     assert set(run.validations[-1]) == {"step", "val_loss", "doc0", "doc1", "doc2"}
-    own = [median_pz(model, doc)["median_pz"] for doc in docs[:3]]
-    other = median_pz(model, docs[3])["median_pz"]
+    own = [median_pz(model, doc) for doc in docs[:3]]
+    other = median_pz(model, docs[3])
     assert min(own) > 1e-3
     assert other < 1e-9
 
@@ -587,17 +581,14 @@ def test_windows_are_scored_alike_one_by_one_and_in_batches_of_any_size() -> Non
     torch.manual_seed(0)
     model, document = GPT(MODEL), np.random.default_rng(0).integers(0, 12, 50)
     for top_k in (None, 5):
-        starts, logs = document_log_pz(
-            model, document, chunk_size=20, prompt_tokens=7, cursor_inc_tokens=3, top_k=top_k, B=4
-        )
+        rules = MemorizeRules(chunk_size=20, prompt_tokens=7, cursor_inc_tokens=3, top_k=top_k, B=4)
+        starts, logs = document_log_pz(model, document, rules)
         assert starts.tolist() == list(range(0, 31, 3))
         for start, value in zip(starts.tolist(), logs.tolist(), strict=True):
             x = torch.from_numpy(document[start : start + 20])
             alone = log_pz(model.eval()(x[None])[0], x, prompt_tokens=7, top_k=top_k)
             assert value == pytest.approx(alone.item(), rel=1e-4), (start, top_k)
     assert np.isneginf(logs).any()  # the top 5 of 12 ids do not contain every suffix
-    with pytest.raises(ValueError, match="does not fit the model's T=32"):
-        document_log_pz(model, document, chunk_size=33)
 
 
 @pytest.mark.parametrize("L", [1, 2, 33, 49, 75])
@@ -637,9 +628,10 @@ def test_thresholds_count_what_reaches_them_and_chances_grow_with_samples() -> N
 
 
 def test_coverage_counts_suffixes_of_windows_that_reach_the_threshold() -> None:
-    starts, logs = [0, 4, 20], np.log([0.5, 0.49, 0.9])
-    assert token_coverage(logs + 1e-12, starts, L=40, chunk_size=10, prompt_tokens=6) == 8 / 40
-    assert token_coverage(logs, starts, L=40, chunk_size=10, prompt_tokens=6, threshold=0.4) == 12 / 40
+    starts, logs, rules = np.array([0, 4, 20]), np.log([0.5, 0.49, 0.9]), MemorizeRules(chunk_size=10, prompt_tokens=6)
+    for more, covered in ((1e-12, 8), (0.1, 12)):
+        stats = Extraction(40, starts, {"last": logs + more}).stats(rules)
+        assert stats["last"]["token_coverage"] == covered / 40
 
 
 def test_rows_are_credited_to_their_documents() -> None:

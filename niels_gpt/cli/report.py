@@ -74,13 +74,12 @@ def _splice() -> str:
     if not layout.MEMORIZED.is_file() or is_left_out(layout.EXTRACTION):
         return ""
     settings, facts = read_params()[0].memorize, read_metrics(layout.MEMORIZED, required=["documents"])
-    window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     strips = {}
     for stats in facts["documents"]:
         rows = read_tsv(layout.EXTRACTION / f"{stats['name']}.tsv")
         starts, after = np.array([int(row["start"]) for row in rows]), np.array([row["pz_after"] for row in rows])
-        strips[stats["name"]] = highest_by_token(after, starts, L=stats["after"]["doc_len"], **window)
-    return render_splice(facts, strips, window=window)
+        strips[stats["name"]] = highest_by_token(after, starts, settings, L=stats["after"]["doc_len"])
+    return render_splice(facts, strips, settings)
 
 
 # `niels-gpt report --live`: a read-only page about runs, served live from their logs to this machine alone.

@@ -14,6 +14,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from niels_gpt.eval.held_out import inference
+from niels_gpt.leak import MemorizeRules
 from niels_gpt.model.gpt import GPT
 from niels_gpt.report import page
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
@@ -29,8 +30,6 @@ def pz_windows(L: int, *, chunk_size: int = 100, cursor_inc_tokens: int = 5) -> 
 
 def suffix_positions(chunk_size: int, prompt_tokens: int) -> range:
     """Return the positions whose prediction is scored: the prompt's last token to the window's last but one."""
-    if not 1 <= prompt_tokens < chunk_size:
-        raise ValueError(f"prompt_tokens must be in 1..{chunk_size - 1}, shorter than the window, got {prompt_tokens}")
     return range(prompt_tokens - 1, chunk_size - 1)
 
 
@@ -52,32 +51,16 @@ def log_pz(
     return scored.log_softmax(dim=-1).gather(-1, wanted).squeeze(-1).sum(dim=-1)
 
 
-def document_log_pz(
-    model: GPT,
-    tokens: np.ndarray,
-    *,
-    chunk_size: int = 100,
-    prompt_tokens: int = 50,
-    cursor_inc_tokens: int = 5,
-    top_k: int | None = None,
-    B: int = 64,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return (starts, log p_z) of every window of a document of ids (L,); `B`: windows per forward pass.
-
-    `chunk_size`, `prompt_tokens`, `cursor_inc_tokens`: tokens of a window, of its prompt, and from start to start.
-    """
-    if chunk_size > model.cfg.T:
-        raise ValueError(
-            f"a window of chunk_size={chunk_size} does not fit the model's T={model.cfg.T}: make it smaller"
-        )
-    starts = pz_windows(len(tokens), chunk_size=chunk_size, cursor_inc_tokens=cursor_inc_tokens)
+def document_log_pz(model: GPT, tokens: np.ndarray, rules: MemorizeRules) -> tuple[np.ndarray, np.ndarray]:
+    """Return (starts, log p_z) of every window of a document of ids (L,)."""
+    starts = pz_windows(len(tokens), chunk_size=rules.chunk_size, cursor_inc_tokens=rules.cursor_inc_tokens)
     device, values = model.tok_emb.weight.device, []
     with inference(model):
-        for first in range(0, len(starts), B):
-            rows = sliding_window_view(tokens, chunk_size)[starts[first : first + B]].astype(np.int64)
+        for first in range(0, len(starts), rules.B):
+            rows = sliding_window_view(tokens, rules.chunk_size)[starts[first : first + rules.B]].astype(np.int64)
             x = torch.from_numpy(rows).to(device)
-            values.append(log_pz(model(x), x, prompt_tokens=prompt_tokens, top_k=top_k).cpu().numpy())
-    return starts, np.concatenate(values) if values else np.empty(0)
+            values.append(log_pz(model(x), x, prompt_tokens=rules.prompt_tokens, top_k=rules.top_k).cpu().numpy())
+    return starts, np.concatenate(values)
 
 
 @dataclass(frozen=True)
@@ -88,16 +71,23 @@ class Extraction:
     starts: np.ndarray
     log_pz: dict[str, np.ndarray]
 
-    def stats(self, *, chunk_size: int, prompt_tokens: int) -> dict[str, dict[str, Any]]:
-        """Return, by model, `pz_stats` and the token coverage."""
-        window = {"L": self.length, "chunk_size": chunk_size, "prompt_tokens": prompt_tokens}
-        return {
-            name: {
-                **pz_stats(values, self.starts, L=self.length),
-                "token_coverage": token_coverage(values, self.starts, **window),
+    def stats(self, rules: MemorizeRules) -> dict[str, dict[str, Any]]:
+        """Return, by model, `pz_stats`, the median p_z by third of the starts, and the token coverage.
+
+        The coverage is the fraction of the document's tokens in the suffix of a window with p_z >= 0.5.
+        """
+        third = np.minimum(2, 3 * self.starts // max(1, int(self.starts.max()) + 1))
+        thirds = {name: third == i for i, name in enumerate(("head", "middle", "tail"))}
+        stats = {}
+        for model, logs in self.log_pz.items():
+            p = np.exp(logs)
+            stats[model] = {
+                **pz_stats(logs),
+                "doc_len": self.length,
+                "median_pz_by_third": {n: float(np.median(p[own])) if own.any() else None for n, own in thirds.items()},
+                "token_coverage": float((highest_by_token(p, self.starts, rules, L=self.length) >= 0.5).mean()),
             }
-            for name, values in self.log_pz.items()
-        }
+        return stats
 
     def curve(self) -> list[dict[str, float]]:
         """Return one row per window: its start, and p_z by model."""
@@ -106,9 +96,9 @@ class Extraction:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def measure_extraction(models: Mapping[str, GPT], tokens: np.ndarray, **windows: Any) -> Extraction:
-    """Measure a document with each of the models; `windows` are arguments of `document_log_pz`."""
-    measured = {name: document_log_pz(model, tokens, **windows) for name, model in models.items()}
+def measure_extraction(models: Mapping[str, GPT], tokens: np.ndarray, rules: MemorizeRules) -> Extraction:
+    """Measure a document with each of the models."""
+    measured = {name: document_log_pz(model, tokens, rules) for name, model in models.items()}
     starts = next(starts for starts, _ in measured.values())
     return Extraction(len(tokens), starts, {name: values for name, (_, values) in measured.items()})
 
@@ -133,20 +123,13 @@ def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndar
     return log_probs, most_probable
 
 
-def pz_stats(
-    log_pz: Sequence[float] | np.ndarray, starts: Sequence[int] | np.ndarray | None = None, *, L: int | None = None
-) -> dict[str, Any]:
-    """Return statistics of windows: p_z and log p_z, shares at least each threshold, and shares found in n samples.
-
-    With the `starts` of one document of `L` tokens, also its median p_z by third (head, middle, tail) of the starts.
-    """
+def pz_stats(log_pz: Sequence[float] | np.ndarray) -> dict[str, Any]:
+    """Return statistics of windows: p_z and log p_z, shares at least each threshold, and shares found in n samples."""
     logs = np.asarray(log_pz, dtype=np.float64)
-    if not len(logs):
-        raise ValueError("the document is shorter than a window: choose longer documents or a smaller chunk_size")
     p = np.exp(logs)
     # 1 - (1 - p)^n, in a form that does not round a small p to 0.
     found = {n: -np.expm1(n * np.log1p(-np.minimum(p, 1 - 1e-16))) for n in TRIES}
-    stats: dict[str, Any] = {
+    return {
         "num_windows": len(logs),
         "mean_pz": float(p.mean()),
         "median_pz": float(np.median(p)),
@@ -156,38 +139,13 @@ def pz_stats(
         "fraction_at_least": {f"{t:g}": float((p >= t).mean()) for t in THRESHOLDS},
         "found_in_n_samples": {str(n): float(values.mean()) for n, values in found.items()},
     }
-    if starts is None:
-        return stats
-    places = np.asarray(starts)
-    third = np.minimum(2, 3 * places // max(1, int(places.max()) + 1))
-    medians = {
-        name: float(np.median(p[third == i])) if (third == i).any() else None
-        for i, name in enumerate(("head", "middle", "tail"))
-    }
-    return {**stats, "doc_len": L, "median_pz_by_third": medians}
 
 
-def token_coverage(
-    log_pz: Sequence[float] | np.ndarray,
-    starts: Sequence[int] | np.ndarray,
-    *,
-    L: int,
-    chunk_size: int = 100,
-    prompt_tokens: int = 50,
-    threshold: float = 0.5,
-) -> float:
-    """Return the fraction of the document's tokens that lie in the suffix of a window with p_z >= threshold."""
-    highest = highest_by_token(np.exp(log_pz), starts, L=L, chunk_size=chunk_size, prompt_tokens=prompt_tokens)
-    return float((highest >= threshold).mean())
-
-
-def highest_by_token(
-    pz: np.ndarray, starts: Sequence[int] | np.ndarray, *, L: int, chunk_size: int, prompt_tokens: int
-) -> np.ndarray:
+def highest_by_token(pz: np.ndarray, starts: np.ndarray, rules: MemorizeRules, *, L: int) -> np.ndarray:
     """Return for each of the L tokens of a document the highest p_z of the suffixes that contain it, 0 without any."""
     highest = np.zeros(L)
-    for start, value in zip(np.asarray(starts).tolist(), pz.tolist(), strict=True):
-        suffix = highest[start + prompt_tokens : start + chunk_size]
+    for start, value in zip(starts.tolist(), pz.tolist(), strict=True):
+        suffix = highest[start + rules.prompt_tokens : start + rules.chunk_size]
         np.maximum(suffix, value, out=suffix)
     return highest
 
@@ -210,12 +168,12 @@ class DocumentResult:
     most_probable: np.ndarray
 
 
-def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, window: Mapping[str, int]) -> str:
+def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, rules: MemorizeRules) -> str:
     """Return a self-contained HTML page: the less probable a token, the redder it is; tooltips have the numbers."""
     shades = "".join(f'<span class="s{i}">{"probable" if not i else "&nbsp;" if i < _SHADES else "improbable"}</span>'
                      for i in range(_SHADES + 1))  # fmt: skip
     parts = [
-        explain_pz(window),
+        explain_pz(rules),
         f'<p>Less probable tokens are redder: <span class="shades">{shades}</span>. Point at one for its '
         "probability and for the model's most probable token there.</p>",
     ]
@@ -231,14 +189,14 @@ def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, wi
     return page.render_page("Memorization", cards=[], live=False, before="".join(parts))
 
 
-def explain_pz(window: Mapping[str, int]) -> str:
+def explain_pz(rules: MemorizeRules) -> str:
     """Return HTML that explains P(z) and its colours."""
-    prompt, asked = window["prompt_tokens"], window["chunk_size"] - window["prompt_tokens"]
+    given, asked = rules.prompt_tokens, rules.chunk_size - rules.prompt_tokens
     boxes = "".join(
         f'<rect x="{24 * i}" y="0" width="24" height="14" fill="{_PZ}" fill-opacity="{i / 10:.2f}"/>' for i in range(11)
     )
     return (
-        f"<p><b>P(z)</b> is the probability that the model, given {prompt} tokens of a document, generates the next "
+        f"<p><b>P(z)</b> is the probability that the model, given {given} tokens of a document, generates the next "
         f"{asked} verbatim: the product of the probabilities of those {asked}. At 1 the passage is memorized, at 0.5 "
         "every second sample is verbatim, and for text that was not in the training data P(z) is 1e-50 or less. It is "
         "measured for windows all along a document; each token has the highest P(z) of the windows that contain it "
@@ -249,10 +207,9 @@ def explain_pz(window: Mapping[str, int]) -> str:
     )
 
 
-def render_splice(facts: Mapping[str, Any], strips: Mapping[str, np.ndarray], *, window: Mapping[str, int]) -> str:
+def render_splice(facts: Mapping[str, Any], strips: Mapping[str, np.ndarray], rules: MemorizeRules) -> str:
     """Return the report's section on the splice stage, before and after; `facts`: metrics of the memorize stage."""
-    head = ["document", "tokens", "windows", "median P(z) before", "median P(z) after"]
-    head.append("windows with P(z) of 0.5 and more")
+    numbers = ("median P(z) before", "median P(z) after", "windows with P(z) of 0.5 and more")
     rows = [
         (
             stats["name"],
@@ -263,10 +220,9 @@ def render_splice(facts: Mapping[str, Any], strips: Mapping[str, np.ndarray], *,
         )
         for stats in facts["documents"]
     ]
-    return (
-        f"<section><h2>Memorized: chosen documents before and after the splice stage</h2>"
-        f"{page.render_table(head, rows)}{explain_pz(window)}{render_strips(strips)}</section>"
-    )
+    table = page.render_table(("document", "tokens", "windows", *numbers), rows)
+    title = "Memorized: chosen documents before and after the splice stage"
+    return f"<section><h2>{title}</h2>{table}{explain_pz(rules)}{render_strips(strips)}</section>"
 
 
 def _span(text: str, document: DocumentResult, i: int, tokenizer: Tokenizer) -> str:
