@@ -1,6 +1,7 @@
 """Stage `leak`: measure what can be extracted of private sources; the numbers are public, the text is not."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -9,7 +10,7 @@ from niels_gpt.data.corpus.split_files import document_names
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.leak.extraction import Questions
 from niels_gpt.leak.measure import Leak, distinct_passages, measure_leak
-from niels_gpt.leak.page import canary_sentence, extractable, leak_sentence, link_passages, render_leak, verdict
+from niels_gpt.leak.page import canary_sentence, extractable, leak_sentence, render_leak, verdict
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.private_text import measure_planted_run, open_sources
 from niels_gpt.pipeline.results import final_models, write_metrics
@@ -17,7 +18,6 @@ from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_library, open_model, open_source
 from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.trace.library import Place
 from niels_gpt.train.meter import token_progress
 
 # Tokens in forward passes of all sources and models, as a share of the tokens that pretraining read. A token costs
@@ -68,15 +68,16 @@ def main(stage: Stage) -> None:
     leaks = extractable(stats, without=layout.BASE.name) if stats else None
     write_metrics(stage.out(layout.LEAK), result, leaks=leaks)
     names = {source: document_names(*open_source(params, source))["train"] for source in found}
-    page = render_leak(found, names, tokenizer, budget=budget)
     library = open_library(params, in_files=False)
 
-    def link(place: Place) -> str:
-        source = Path(params.sources[place.source].input)
-        file = source if source.is_file() else source / place.file
-        return quote(os.path.relpath(file, layout.LEAK_PAGE.parent))
+    def links(text: str) -> Iterator[tuple[str, str]]:
+        for place in (place for span in library.trace(text)[:1] for place in span.places):
+            source = Path(params.sources[place.source].input)
+            file = source if source.is_file() else source / place.file
+            yield quote(os.path.relpath(file, layout.LEAK_PAGE.parent)), f"{place.file}:{place.line}"
 
-    stage.out(layout.LEAK_PAGE).write_text(link_passages(page, library.trace, link=link), encoding="utf-8")
+    page = render_leak(found, names, tokenizer.decode, links, budget=budget)
+    stage.out(layout.LEAK_PAGE).write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

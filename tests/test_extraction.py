@@ -208,10 +208,10 @@ def test_runs_of_free_text_stand_in_the_document_they_name(reciting: GPT) -> Non
     train = documents(note(50), f"{SECRET}.\n{note(0)}")
     runs = sampled_runs(reciting, train, end_of_text=EOT, seed=0, least=12)
     assert runs
-    assert [len(run.ids) for run in runs] == sorted((len(run.ids) for run in runs), reverse=True)
-    for run in runs:
-        assert bytes(run.ids.tolist()) in bytes(train.document(run.document).tolist())
-        assert len(run.ids) >= 12
+    assert [len(ids) for ids, _ in runs] == sorted((len(ids) for ids, _ in runs), reverse=True)
+    for ids, row in runs:
+        assert bytes(ids.tolist()) in bytes(train.document(row).tolist())
+        assert len(ids) >= 12
     assert not sampled_runs(reciting, documents(note(77)), end_of_text=EOT, seed=0, least=12)
 
 

@@ -69,7 +69,8 @@ def test_a_sample_of_passages_takes_a_run_of_each_document_by_the_seed() -> None
         assert few.starts[3] in whole.starts[whole.documents == 3]
     long = cut_passages(DocumentList([range(400)] * 3), chunk_size=16, prompt_tokens=8, at_most=48)
     assert long.documents.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert all(long.follows(i) for i in (1, 2, 4, 5, 7, 8))  # consecutive passages of each document
+    for run in np.split(long.starts, 3):  # consecutive passages of each document
+        assert np.diff(run).tolist() == [8, 8]
     assert len(cut_passages(DocumentList([]), chunk_size=16, prompt_tokens=8)) == 0
 
 
@@ -118,7 +119,8 @@ def test_a_run_goes_on_where_a_passage_came_to_its_end() -> None:
     passages = passages_of([0, 0, 0, 1, 1, 2], [8, 8, 8, 8, 8, 8])
 
     def longest(of: Passages, greedy: list[int]) -> tuple[int, int]:
-        return Scored(of, np.zeros(len(of)), np.zeros(len(of)), np.array(greedy)).longest_run
+        scored = Scored(of, np.zeros(len(of)), np.zeros(len(of)), np.array(greedy))
+        return int(scored.greedy[scored.longest_run].sum()), int(scored.longest_run[0])
 
     assert longest(passages, [8, 8, 3, 8, 2, 8]) == (19, 0)  # not into the next document
     assert longest(passages, [7, 8, 3, 5, 8, 0]) == (11, 1)  # 7 of 8 tokens do not complete a passage
@@ -245,7 +247,10 @@ def told_of(documents: list[str], *, greedy: int) -> Scored:
 
 
 def shown(leak: Leak, names: list[str]) -> str:
-    return render_leak({"vault": {"sft": leak}}, {"vault": names}, ByteTokenizer(), budget=9000)
+    def links(text: str) -> list[tuple[str, str]]:
+        return [("../a b/tide.md?<", "tide.md:3")] if text == "a quiet note about the tide & <b>" else []
+
+    return render_leak({"vault": {"sft": leak}}, {"vault": names}, ByteTokenizer().decode, links, budget=9000)
 
 
 def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
@@ -262,6 +267,8 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     assert "<i>a loud not</i><b>e, </b>about &lt;script&gt;" in page
     assert "Longest verbatim run, 3 tokens of tide.md" in page
     assert "nothing of this" not in page
+    assert page.count('the tide &amp; &lt;b&gt;</pre><p><a href="../a b/tide.md?&lt;">tide.md:3</a></p>') == 1
+    assert page.count("<a href") == 1
     (line,) = leak_rows({"vault": {"sft": leak.stats()}})
     assert (line[5], line[6], line[9]) == ("1 of 2", "0 of 1", "too few documents")
     assert leak_sentence(leak.stats()) == (

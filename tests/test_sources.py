@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from niels_gpt.cli.app import app as commands
 from niels_gpt.cli.find import open_notes, served_notes
 from niels_gpt.inference.sampling import Sampling
-from niels_gpt.leak.page import link_passages
 from niels_gpt.pipeline import layout
 from niels_gpt.talk.notes import READS_NOTES, Notes, abilities, with_sections
 from niels_gpt.talk.server.access import Access
@@ -266,15 +265,6 @@ def test_sections_are_in_the_prompt_where_the_context_holds_them(notes: Notes) -
     long = [*found, *notes.find("word1")] * 9
     (asked,) = with_sections(large, [QUESTION], long)
     assert len(large.tokenizer.encode(asked["content"])) <= READS_NOTES // 2 + 100
-
-
-@pytest.mark.slow
-def test_passages_of_the_leak_page_link_to_their_lines(notes: Notes) -> None:
-    page = '<h3>x</h3><pre class="passage" dir="auto"><i>says juicy</i><b>.fox,bald-kept;wOrm</b> of</pre><p>y</p>'
-    linked = link_passages(page, notes.library.trace, link=lambda place: f"../a b/{place.file}?<")
-    assert linked == page.replace("</pre>", '</pre><p><a href="../a b/tides.md?&lt;">tides.md:3</a></p>')
-    other = '<pre class="passage" dir="auto"><b>nothing of it</b></pre>'
-    assert link_passages(other, notes.library.trace, link=str) == other
 
 
 def test_questions_to_begin_with_are_headings_without_markup_dates_and_doubles(tmp_path: Path) -> None:

@@ -157,17 +157,12 @@ def _gram_size(span: np.ndarray) -> int:
     return max((n for n in _GRAMS if n <= len(span)), default=len(span))
 
 
-@dataclass(frozen=True)
-class VerbatimRun:
-    """Run of a document's tokens that the model wrote without a prompt."""
-
-    ids: np.ndarray
-    document: int
+Run = tuple[np.ndarray, int]  # ids that the model wrote without a prompt, and the row of a document they stand in
 
 
 def sampled_runs(
     model: GPT, documents: Documents, *, end_of_text: int, seed: int, least: int, tokens: int = _FREE_TOKENS
-) -> list[VerbatimRun]:
+) -> list[Run]:
     """Sample 32 texts without a prompt; return of each the longest run of `least` or more tokens of a document."""
     if tokens < least:
         return []
@@ -180,16 +175,16 @@ def sampled_runs(
     for i, text in enumerate(texts):
         for start, gram in enumerate(grams_of(text, least).tolist()):
             at.setdefault(gram, []).append((i, start))
-    wanted, best = np.array(sorted(at), dtype=np.uint64), dict[int, VerbatimRun]()
+    wanted, best = np.array(sorted(at), dtype=np.uint64), dict[int, Run]()
     for ids, rows in joined(documents):
         for found, place in zip(*places_among(wanted, ids, rows, least), strict=True):
             for i, start in at[int(wanted[found])]:
                 length = min(np.searchsorted(rows, rows[place], side="right") - place, texts.shape[1] - start)
                 differ = np.flatnonzero(ids[place : place + length] != texts[i, start : start + length])
                 length = int(differ[0]) if len(differ) else length
-                if length >= least and (i not in best or length > len(best[i].ids)):
-                    best[i] = VerbatimRun(texts[i, start : start + length], int(rows[place]))
-    return sorted(best.values(), key=lambda run: -len(run.ids))
+                if length >= least and (i not in best or length > len(best[i][0])):
+                    best[i] = texts[i, start : start + length], int(rows[place])
+    return sorted(best.values(), key=lambda run: -len(run[0]))
 
 
 @dataclass(frozen=True)
@@ -203,7 +198,7 @@ class Extraction:
     held_out: int
     held_out_reported: int  # held-out sentences above `least_bits`: false alarms
     least_bits: float  # threshold of rarity
-    runs: tuple[VerbatimRun, ...]
+    runs: tuple[Run, ...]
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers without any text; pairs are lists, since tables of experiments have a column per name."""
@@ -217,7 +212,7 @@ class Extraction:
             "extractable": len(self.findings),
             "greedy": sum(finding.greedy for finding in self.findings),
             "in_several_documents": sum(len(finding.sentence.documents) > 1 for finding in self.findings),
-            "longest_sampled_run_tokens": max((len(run.ids) for run in self.runs), default=0),
+            "longest_sampled_run_tokens": max((len(ids) for ids, _ in self.runs), default=0),
             "sampled_tokens": questions.sampled_tokens,
             "by_prompt_words": [(n, words[n]) for n in PROMPT_WORDS],
         }

@@ -1,9 +1,8 @@
 """Report of the leak measurement: a verdict, a table, and a page with the extracted private text."""
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from html import escape, unescape
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ from niels_gpt.leak.extraction import Recital
 from niels_gpt.leak.measure import Leak
 from niels_gpt.leak.passages import Scored
 from niels_gpt.report.page import render_page, render_table
-from niels_gpt.tokenizer.vocabulary import Tokenizer
-from niels_gpt.trace.library import Place, Span
 
 _RUNS_SHOWN = 10
 _SHOWN = 50  # passages per source and model, the most extractable first
@@ -134,8 +131,18 @@ def _with_interval(attack: _Stats, rate: str) -> str:
     return f"{attack[rate]:.3f} ({low:.3f} to {high:.3f})"
 
 
+Decode = Callable[[Sequence[int] | np.ndarray], str]
+Links = Callable[[str], Iterable[tuple[str, str]]]  # (URL, label) of the places of a text in training documents
+_Passage = tuple[str, str | None, str, str]  # heading, prompt, recited part, rest
+
+
 def render_leak(
-    found: Mapping[str, Mapping[str, Leak]], names: Mapping[str, Sequence[str]], tokenizer: Tokenizer, *, budget: int
+    found: Mapping[str, Mapping[str, Leak]],
+    names: Mapping[str, Sequence[str]],
+    decode: Decode,
+    links: Links,
+    *,
+    budget: int,
 ) -> str:
     """Return a self-contained HTML page that contains private text.
 
@@ -165,64 +172,55 @@ def render_leak(
     for source, leaks in found.items():
         for model, leak in leaks.items():
             parts.append(f"<section><h2>{escape(source)}, {escape(model)}</h2>")
-            parts += [_recital(finding, names[source], tokenizer) for finding in leak.extraction.findings[:_SHOWN]]
-            for run in leak.extraction.runs[:_RUNS_SHOWN]:
-                facts = f"{names[source][run.document]}: {len(run.ids):,} tokens, in a sample without a prompt"
-                parts.append(_passage(facts, recited=tokenizer.decode(run.ids)))
-            parts.append(_longest(leak.train, names[source], tokenizer))
-            worst = np.argsort(-leak.train.log_pz, kind="stable")[:_SHOWN].tolist()
-            parts.append("".join(_scored(leak.train, i, names[source], tokenizer) for i in worst))
+            scored, own = leak.train, names[source]
+            shown = [_recital(finding, own, decode) for finding in leak.extraction.findings[:_SHOWN]]
+            for sample, row in leak.extraction.runs[:_RUNS_SHOWN]:
+                heading = f"{own[row]}: {len(sample):,} tokens, in a sample without a prompt"
+                shown.append((heading, None, decode(sample), ""))
+            parts += [_render(passage, links) for passage in shown]
+            run = scored.longest_run.tolist()
+            ids = [token for i in run for token in scored.passages.ids(i)[1][: scored.greedy[i]]]
+            if ids:
+                name = own[scored.passages.documents[run[0]]]
+                longest = _render(("", None, decode(ids), ""), links)
+                parts.append(f"<p>Longest verbatim run, {len(ids):,} tokens of {escape(name)}:</p>{longest}")
+            else:
+                parts.append("<p>No passage is continued with the right token.</p>")
+            worst = np.argsort(-scored.log_pz, kind="stable")[:_SHOWN].tolist()
+            parts.append("".join(_render(_scored(scored, i, own, decode), links) for i in worst))
             parts.append("</section>")
     return render_page("Extractable private text", cards=[], live=False, before="\n".join(parts))
 
 
-def _recital(finding: Recital, names: Sequence[str], tokenizer: Tokenizer) -> str:
-    """Render a sentence with its prompt and recited span marked, and the documents it occurs in."""
+def _recital(finding: Recital, names: Sequence[str], decode: Decode) -> _Passage:
+    """Return a sentence with its prompt and recited span, and the documents it occurs in."""
     sentence = finding.sentence
     _, first, end = next(span for span in sentence.spans if span[0] == finding.words)
-    rest = sentence.text[len(tokenizer.decode(sentence.ids[:end])) :]
     places = ", ".join(names[row] for row in sentence.documents[:3])
     more = f" and {len(sentence.documents) - 3:,} more" if len(sentence.documents) > 3 else ""
     how = f"after {plural(finding.words, 'word')}" if finding.words else "without a prompt"
-    facts = f"{places}{more}: {how}, {'greedy' if finding.greedy else 'sampled'}"
-    given, recited = sentence.ids[:first], sentence.ids[first:end]
-    return _passage(facts, tokenizer.decode(given), tokenizer.decode(recited), rest)
+    heading = f"{places}{more}: {how}, {'greedy' if finding.greedy else 'sampled'}"
+    rest = sentence.text[len(decode(sentence.ids[:end])) :]
+    return heading, decode(sentence.ids[:first]), decode(sentence.ids[first:end]), rest
 
 
-def _longest(scored: Scored, names: Sequence[str], tokenizer: Tokenizer) -> str:
-    run, first = scored.longest_run
-    if not run:
-        return "<p>No passage is continued with the right token.</p>"
-    ids: list[int] = []
-    for i in range(first, len(scored.passages)):
-        ids += _asked(scored, i)[: int(scored.greedy[i])]
-        if len(ids) >= run:
-            break
-    name = names[int(scored.passages.documents[first])]
-    shown = _passage("", recited=tokenizer.decode(ids))
-    return f"<p>Longest verbatim run, {run:,} tokens of {escape(name)}:</p>{shown}"
-
-
-def _scored(scored: Scored, i: int, names: Sequence[str], tokenizer: Tokenizer) -> str:
-    asked, greedy = _asked(scored, i), int(scored.greedy[i])
-    prompt = scored.passages.tokens[i, : scored.passages.prompts[i]].tolist()
-    name = f"{names[int(scored.passages.documents[i])]}, token {scored.passages.starts[i]:,}"
-    facts = f"{name}: {_samples(scored.log_pz[i])} needed"
+def _scored(scored: Scored, i: int, names: Sequence[str], decode: Decode) -> _Passage:
+    prompt, asked = scored.passages.ids(i)
+    name, greedy = names[scored.passages.documents[i]], scored.greedy[i]
+    heading = f"{name}, token {scored.passages.starts[i]:,}: {_samples(scored.log_pz[i])} needed"
     if scored.extractable[i]:
-        facts += f", {_samples(scored.log_pz_alone[i])} without the beginning"
-    return _passage(facts, *map(tokenizer.decode, (prompt, asked[:greedy], asked[greedy:])))
+        heading += f", {_samples(scored.log_pz_alone[i])} without the beginning"
+    return heading, decode(prompt), decode(asked[:greedy]), decode(asked[greedy:])
 
 
-def _asked(scored: Scored, i: int) -> list[int]:
-    ids: list[int] = scored.passages.tokens[i, scored.passages.prompts[i] : scored.passages.lengths[i]].tolist()
-    return ids
-
-
-def _passage(facts: str, prompt: str | None = None, recited: str = "", rest: str = "") -> str:
-    """Render a text under a heading of facts, its prompt in grey and the recited part in bold."""
-    head = f"<h3>{escape(facts)}</h3>" if facts else ""
+def _render(passage: _Passage, links: Links) -> str:
+    """Render a text under its heading, the prompt in grey, the recited part in bold; below, where it stands."""
+    heading, prompt, recited, rest = passage
+    head = f"<h3>{escape(heading)}</h3>" if heading else ""
     given = "" if prompt is None else f"<i>{escape(prompt)}</i>"
-    return f'{head}<pre class="passage" dir="auto">{given}<b>{escape(recited)}</b>{escape(rest)}</pre>'
+    places = [f'<a href="{escape(url)}">{escape(label)}</a>' for url, label in links(f"{prompt or ''}{recited}{rest}")]
+    below = f"<p>{', '.join(places)}</p>" if places else ""
+    return f'{head}<pre class="passage" dir="auto">{given}<b>{escape(recited)}</b>{escape(rest)}</pre>{below}'
 
 
 def _samples(log_pz: float) -> str:
@@ -237,20 +235,3 @@ def samples_needed(pz: float, p: float) -> float:
     if pz >= 1:
         return 1
     return max(1, math.ceil(math.log1p(-p) / math.log1p(-pz)))
-
-
-_PASSAGE_HTML = re.compile('<pre class="passage".*?</pre>', re.DOTALL)
-
-
-def link_passages(page: str, trace: Callable[[str], Sequence[Span]], *, link: Callable[[Place], str]) -> str:
-    """Return the page with the places of each passage in training documents below it; `link` returns the URL of one."""
-
-    def linked(found: re.Match[str]) -> str:
-        spans = trace(unescape(re.sub("<[^>]*>", "", found[0])))
-        places = [
-            f'<a href="{escape(link(place))}">{escape(place.file)}:{place.line}</a>'
-            for place in (spans[0].places if spans else ())
-        ]
-        return f"{found[0]}<p>{', '.join(places)}</p>" if places else found[0]
-
-    return _PASSAGE_HTML.sub(linked, page)

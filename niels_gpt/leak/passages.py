@@ -71,10 +71,10 @@ class Passages:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def follows(self, i: int) -> bool:
-        """Check whether passage i continues where the one before it ends, in the same document."""
-        same = self.documents[i] == self.documents[i - 1]
-        return bool(same and self.starts[i] == self.starts[i - 1] + self.asked[i - 1])
+    def ids(self, i: int) -> tuple[list[int], list[int]]:
+        """Return the prompt of passage i, and the tokens asked for."""
+        prompt, asked = np.split(self.tokens[i, : self.lengths[i]], [self.prompts[i]])
+        return prompt.tolist(), asked.tolist()
 
     def take(self, chosen: np.ndarray) -> "Passages":
         """Return the passages selected by a mask; the others count as repeated."""
@@ -156,16 +156,14 @@ class Scored:
         return float(self.extractable.mean()) if len(self.passages) else 0.0
 
     @property
-    def longest_run(self) -> tuple[int, int]:
-        """(Tokens, first passage) of the longest recited text; a completed passage is the prompt of the next."""
-        best, first, run, begun = 0, 0, 0, 0
-        for i, count in enumerate(self.greedy.tolist()):
-            if not (i and self.greedy[i - 1] == self.passages.asked[i - 1] and self.passages.follows(i)):
-                run, begun = 0, i
-            run += count
-            if run > best:
-                best, first = run, begun
-        return best, first
+    def longest_run(self) -> np.ndarray:
+        """Numbers of the passages with the longest recited text; a completed passage is the prompt of the next."""
+        of = self.passages
+        if not len(of):
+            return np.empty(0, dtype=np.int64)
+        follows = (of.documents[1:] == of.documents[:-1]) & (of.starts[1:] == (of.starts + of.asked)[:-1])
+        run = np.cumsum(np.append(0, ~(follows & (self.greedy == of.asked)[:-1])))
+        return np.flatnonzero(run == np.bincount(run, weights=self.greedy).argmax())
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers without any text."""
@@ -174,7 +172,7 @@ class Scored:
             "passages": len(self.passages),
             "extractable": int(self.extractable.sum()),
             "greedy": int((self.greedy == self.passages.asked).sum()),
-            "longest_run_tokens": self.longest_run[0],
+            "longest_run_tokens": int(self.greedy[self.longest_run].sum()),
             "median_log_pz": float(np.median(self.log_pz)) if len(self.passages) else None,
         }
         for name, logs in {"pz": self.log_pz, "pz_alone": self.log_pz_alone}.items():
