@@ -11,11 +11,10 @@ from niels_gpt.eval import EvalRules
 from niels_gpt.eval.ability import measured_ability
 from niels_gpt.eval.card import Card, blind_card, card_rows, human_card, measure_card, probe_texts
 from niels_gpt.eval.chats import score_chats
-from niels_gpt.eval.generations import Sampler, Text, held_out_replies, held_out_texts, known_words
+from niels_gpt.eval.generations import Text, held_out_replies, held_out_texts, known_words, sample_texts
 from niels_gpt.eval.held_out import YARDSTICKS, Score, score_stream, yardstick_bits
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
-from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
@@ -125,15 +124,14 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
 
 def samples_of(models: Mapping[str, GPT], tokenizer: Tokenizer, rules: EvalRules) -> dict[str, list[tuple[str, str]]]:
     """Return (prompt, text) pairs by title, of each model."""
-    sampling = Sampling(rules.temperature, rules.top_k)
-    sampler = Sampler(tokenizer, sampling, max_new_tokens=rules.max_new_tokens, seed=rules.seed)
     base, tuned = models.get(layout.BASE.name), models.get(layout.TUNED.name)
-    samples = {"The base continues": sampler.texts(base, rules.prompts)} if base else {}
+    samples = {"The base continues": sample_texts(base, tokenizer, rules, chat=False)} if base else {}
     if base and renderer_for(tokenizer, chats=False) == "chatml":
-        samples["The base answers"] = sampler.replies(base, rules.questions)
-    samples["The pretrained model continues"] = sampler.texts(models[layout.PRETRAINED.name], rules.prompts)
+        samples["The base answers"] = sample_texts(base, tokenizer, rules, chat=True)
+    pretrained = models[layout.PRETRAINED.name]
+    samples["The pretrained model continues"] = sample_texts(pretrained, tokenizer, rules, chat=False)
     if tuned:
-        samples["The fine-tuned model answers"] = sampler.replies(tuned, rules.questions)
+        samples["The fine-tuned model answers"] = sample_texts(tuned, tokenizer, rules, chat=True)
     return samples
 
 

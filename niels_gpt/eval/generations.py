@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from niels_gpt import chat_format
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenFile, TokenStream
 from niels_gpt.chat_template import chat_renderer, open_renderer
 from niels_gpt.config import Renderer
+from niels_gpt.eval import EvalRules
 from niels_gpt.eval.held_out import inference
 from niels_gpt.generate import generate, generate_ids
 from niels_gpt.inference.engine import Engine
@@ -164,53 +164,26 @@ def held_out_replies(
     return [reply for reply in replies if reply.text]
 
 
-def generate_reply(
-    model: GPT,
-    messages: Sequence[Mapping[str, str]],
-    tokenizer: Tokenizer,
-    *,
-    max_new_tokens: int,
-    sampling: Sampling,
-    generator: torch.Generator | None = None,
-) -> str:
-    """Return a fine-tuned model's reply to a chat."""
+def generate_reply(model: GPT, messages: Sequence[Mapping[str, str]], tokenizer: Tokenizer, **how: Any) -> str:
+    """Return a fine-tuned model's reply to a chat; `how` are further arguments of `generate_ids`."""
     chat = chat_renderer(tokenizer)
-    ids = generate_ids(
-        model,
-        chat.prompt(messages),
-        max_new_tokens=max_new_tokens,
-        sampling=sampling,
-        stop=chat.end,
-        generator=generator,
-    )
-    return tokenizer.decode(chat.reply(ids))
+    return tokenizer.decode(chat.reply(generate_ids(model, chat.prompt(messages), stop=chat.end, **how)))
 
 
-@dataclass(frozen=True)
-class Sampler:
-    """Sampler of texts and replies, each from its own seed, so that adding a prompt does not change the others."""
+def sample_texts(model: GPT, tokenizer: Tokenizer, rules: EvalRules, *, chat: bool) -> list[tuple[str, str]]:
+    """Return (prompt, prompt with its continuation) for each prompt, or with `chat` (question, reply).
 
-    tokenizer: Tokenizer
-    sampling: Sampling
-    max_new_tokens: int
-    seed: int
-
-    def texts(self, model: GPT, prompts: Sequence[str]) -> list[tuple[str, str]]:
-        """Return (prompt, prompt with its continuation) for each prompt."""
-        how: dict[str, Any] = {"temperature": self.sampling.temperature, "top_k": self.sampling.top_k}
-        return [
-            (prompt, generate(model, prompt, tokenizer=self.tokenizer, **how, **self._how("sample", i)))
-            for i, prompt in enumerate(prompts)
-        ]
-
-    def replies(self, model: GPT, questions: Sequence[str]) -> list[tuple[str, str]]:
-        """Return (question, reply) for each question."""
-        found = []
-        for i, question in enumerate(questions):
-            chat, how = [{"role": "user", "content": question}], self._how("reply", i)
-            found.append((question, generate_reply(model, chat, self.tokenizer, sampling=self.sampling, **how)))
-        return found
-
-    def _how(self, what: str, i: int) -> dict[str, Any]:
-        seed = derive_seed(self.seed, what, i)
-        return {"max_new_tokens": self.max_new_tokens, "generator": make_generator(seed)}
+    Each is sampled with its own seed, so that adding a prompt does not change the others.
+    """
+    found = []
+    for i, asked in enumerate(rules.questions if chat else rules.prompts):
+        generator = make_generator(derive_seed(rules.seed, "reply" if chat else "sample", i))
+        how: dict[str, Any] = {"max_new_tokens": rules.max_new_tokens, "generator": generator}
+        if chat:
+            sampling, question = Sampling(rules.temperature, rules.top_k), {"role": "user", "content": asked}
+            text = generate_reply(model, [question], tokenizer, sampling=sampling, **how)
+        else:
+            how |= {"temperature": rules.temperature, "top_k": rules.top_k}
+            text = generate(model, asked, tokenizer=tokenizer, **how)
+        found.append((asked, text))
+    return found
