@@ -121,8 +121,6 @@ def test_a_cap_scores_fewer_windows_spread_over_the_stream() -> None:
     score = score_stream(Recorder(), stream, token_bytes=np.ones(260, np.int64), T=16, B=4, device="cpu", max_tokens=64)
     assert score.tokens == 64
     assert seen == [0, 48, 96, 144]
-    with pytest.raises(ValueError, match="too short"):
-        score_stream(Uniform(), stream, token_bytes=np.ones(260, np.int64), T=200, B=4, device="cpu")
 
 
 def test_a_score_without_quotes_is_the_mean_over_the_other_tokens() -> None:

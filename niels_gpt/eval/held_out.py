@@ -189,15 +189,8 @@ def _on_device(segments: torch.Tensor | None, device: str) -> dict[str, torch.Te
 
 def _consecutive_windows(stream: TokenStream, *, T: int, max_tokens: int | None) -> np.ndarray:
     """Return the numbers of the windows that tile each array; a remainder at an array's end is not scored."""
-    numbers, first = [], 0
-    for length in stream.lengths.tolist():
-        count = max(0, length - T)
-        numbers.append(first + np.arange(0, count, T, dtype=np.int64))
-        first += count
-    starts = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)
-    if not len(starts):
-        raise ValueError(f"too short for a window of T+1 = {T + 1} tokens: {len(stream)}")
+    counts = np.maximum(0, stream.lengths - T)
+    firsts = counts.cumsum() - counts
+    starts = np.concatenate([np.arange(first, first + count, T) for first, count in zip(firsts, counts, strict=True)])
     wanted = len(starts) if max_tokens is None else max(1, max_tokens // T)
-    if wanted >= len(starts):
-        return starts
-    return starts[np.linspace(0, len(starts) - 1, wanted).astype(np.int64)]
+    return starts if wanted >= len(starts) else starts[np.linspace(0, len(starts) - 1, wanted).astype(np.int64)]

@@ -62,7 +62,8 @@ def _starts(text: np.ndarray, gaps: np.ndarray) -> np.ndarray:
 
 
 # The text of a section is in the index's text file; `fts` keeps words and positions only.
-SCHEMA = """
+_SCHEMA = """
+CREATE TABLE documents (start INTEGER PRIMARY KEY, name TEXT);
 CREATE TABLE sections (id INTEGER PRIMARY KEY, start INTEGER, stop INTEGER, line INTEGER, headings TEXT);
 CREATE VIRTUAL TABLE fts USING fts5(
     name, headings, text, content = '', tokenize = 'porter unicode61 remove_diacritics 2'
@@ -115,15 +116,6 @@ def _heading(line: bytes) -> tuple[int, str] | None:
     return None
 
 
-def add_section(db: sqlite3.Connection, name: str, section: Section, text: bytes, *, offset: int) -> None:
-    """Add a section of the document `name`, whose text begins at byte `offset` of the index's text."""
-    start, stop, line, headings = section
-    values = (offset + start, offset + stop, line, headings)
-    row = db.execute("INSERT INTO sections (start, stop, line, headings) VALUES (?, ?, ?, ?)", values).lastrowid
-    words = (re.sub(r"[/\\._-]+", " ", name), headings, text[start:stop].decode())
-    db.execute("INSERT INTO fts (rowid, name, headings, text) VALUES (?, ?, ?, ?)", (row, *words))
-
-
 TEXT, SECTIONS, SUFFIXES = "text.bin", "sections.db", "suffixes-{}.npy"
 # Text of one suffix array. Sorting takes about 8 bytes of memory per byte: 2 GB, whatever the size of the source.
 SHARD_BYTES = 256 << 20
@@ -155,7 +147,9 @@ def write_index(
     db = sqlite3.connect(folder / SECTIONS)
     # Nothing is lost if it fails: the folder is published only when it is complete.
     db.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA page_size = 4096;")
-    db.executescript(f"CREATE TABLE documents (start INTEGER PRIMARY KEY, name TEXT); {SCHEMA}")
+    db.executescript(_SCHEMA)
+    insert_section = "INSERT INTO sections (start, stop, line, headings) VALUES (?, ?, ?, ?)"
+    insert_words = "INSERT INTO fts (rowid, name, headings, text) VALUES (?, ?, ?, ?)"
     documents = words = offset = 0
     shard, held_out = bytearray(), list[tuple[int, int]]()
     with (folder / TEXT).open("wb") as file:
@@ -172,14 +166,15 @@ def write_index(
                 words += finish()
                 offset += len(shard)
                 shard, held_out = bytearray(), []
-            start = len(shard)
-            db.execute("INSERT INTO documents VALUES (?, ?)", (offset + start, row.name))
-            for section in split_sections(text):
-                add_section(db, row.name, section, text, offset=offset + start)
+            begin, name = offset + len(shard), re.sub(r"[/\\._-]+", " ", row.name)
+            db.execute("INSERT INTO documents VALUES (?, ?)", (begin, row.name))
+            for start, stop, line, headings in split_sections(text):
+                number = db.execute(insert_section, (begin + start, begin + stop, line, headings)).lastrowid
+                db.execute(insert_words, (number, name, headings, text[start:stop].decode()))
             shard += text
             shard += b"\0"
             if not row.trained:
-                held_out.append((start, len(shard)))
+                held_out.append((begin - offset, len(shard)))
             documents += 1
             tick(len(text))
         words += finish()
@@ -290,34 +285,21 @@ would you your
 _STOP = frozenset(_STOP_WORDS.split())
 
 
-class Match(NamedTuple):
-    """Section found: its bytes in the index's text, first line, headings, and BM25 score (lower is better)."""
+def search(db: sqlite3.Connection, typed: str, *, limit: int) -> list[tuple[float, Section]]:
+    """Return the best sections for what a person typed: words, `prefix*`, "quoted phrases".
 
-    start: int
-    stop: int
-    line: int
-    headings: str
-    score: float
-
-
-def search(db: sqlite3.Connection, typed: str, *, limit: int) -> list[Match]:
-    """Return the best sections for what a person typed: words, `prefix*`, "quoted phrases"."""
+    Their bytes are those of the index's text; each has its BM25 score (lower is better).
+    """
     expression = match_expression(typed)
     if not expression:
         return []
     found = db.execute(
-        "SELECT s.start, s.stop, s.line, s.headings, f.rank FROM (SELECT rowid, rank FROM fts WHERE fts MATCH ? "
+        "SELECT f.rank, s.start, s.stop, s.line, s.headings FROM (SELECT rowid, rank FROM fts WHERE fts MATCH ? "
         f"AND rank MATCH '{_WEIGHTS}' ORDER BY rank LIMIT ?) AS f JOIN sections AS s ON s.id = f.rowid "
         "ORDER BY f.rank, s.id",
         (expression, limit),
     )
-    return [Match(*row) for row in found]
-
-
-def longest_sections(db: sqlite3.Connection, *, limit: int) -> list[tuple[str, int]]:
-    """Return headings and first byte of the longest sections, those under a heading first."""
-    order = "headings = '', start - stop, id"
-    return db.execute(f"SELECT headings, start FROM sections ORDER BY {order} LIMIT ?", (limit,)).fetchall()
+    return [(score, Section(*values)) for score, *values in found]
 
 
 def match_expression(typed: str) -> str:

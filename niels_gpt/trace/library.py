@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
-from niels_gpt.trace.index import Match, SourceIndex, best_line, longest_sections, search, word_bounds
+from niels_gpt.trace.index import Section, SourceIndex, best_line, search, word_bounds
 
 # A span is shown if it is unlikely to be in the text by chance: the probability of its words, sampled independently, is
 # below 2**-_MARGIN_BITS divided by the number of words in the text. Words of a language are not independent, hence the
@@ -143,18 +143,19 @@ class Library:
     def find(self, typed: str, *, limit: int = 5, sources: Sequence[str] | None = None) -> list[Found]:
         """Return the best section of each of the best documents for a query; `sources` restricts the search."""
         typed = typed.encode(errors="replace").decode()
-        best: dict[tuple[str, int], tuple[SourceIndex, Match]] = {}
+        best: dict[tuple[str, int], tuple[float, SourceIndex, Section]] = {}
         for index in (index for index in self.indexes if sources is None or index.name in sources):
-            for match in search(index.db, typed, limit=20 * limit):
-                best.setdefault((index.name, index.document(match.start)[1]), (index, match))
-        ranked = sorted(best.values(), key=lambda one: one[1].score)
-        return [_found(*one, typed) for one in ranked[:limit]]
+            for score, section in search(index.db, typed, limit=20 * limit):
+                best.setdefault((index.name, index.document(section.start)[1]), (score, index, section))
+        ranked = sorted(best.values(), key=lambda one: one[0])
+        return [_found(index, section, typed) for _, index, section in ranked[:limit]]
 
     def topics(self, *, limit: int, sources: Sequence[str]) -> list[str]:
         """Return titles of documents with long sections: first headings, or names; without markup and dates."""
+        longest = "SELECT headings, start FROM sections ORDER BY headings = '', start - stop, id LIMIT ?"
         found: dict[str, None] = {}
         for index in (index for index in self.indexes if index.name in sources):
-            for headings, start in longest_sections(index.db, limit=_MOST_TOPICS):
+            for headings, start in index.db.execute(longest, (_MOST_TOPICS,)):
                 stem = PurePath(index.document(start)[0]).stem
                 title = headings.partition(" > ")[0].strip() or re.sub("[-_]", " ", stem)
                 if _TITLE.fullmatch(title):
@@ -176,11 +177,11 @@ def shared_sections(found: Sequence[Found], spans: Sequence[Span]) -> list[bool]
     return [any(span.text in section.text for span in spans) for section in found]
 
 
-def _found(index: SourceIndex, match: Match, typed: str) -> Found:
-    text = index.text[match.start : match.stop].decode()
+def _found(index: SourceIndex, section: Section, typed: str) -> Found:
+    text = index.text[section.start : section.stop].decode()
     number = best_line(text, typed)
-    place = _place(index, match.start, match.line + number, text.split("\n")[number])
-    return Found(**vars(place), headings=match.headings, text=text.strip())
+    place = _place(index, section.start, section.line + number, text.split("\n")[number])
+    return Found(**vars(place), headings=section.headings, text=text.strip())
 
 
 def _place_of_word(index: SourceIndex, position: int) -> Place:
