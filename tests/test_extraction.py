@@ -107,8 +107,7 @@ def test_a_sentence_is_one_question_with_all_its_documents() -> None:
 @pytest.mark.slow
 def test_recited_sentences_are_those_that_greedy_decoding_gives(reciting: GPT) -> None:
     sentences = sentences_of(documents(f"{SECRET}.", note(0), note(99), SECRET.replace("key", "pin")))
-    surprise = np.ones(260)
-    found = {recital.sentence.text: recital for recital in recite(reciting, sentences, surprise=surprise, **HOW)}
+    found = {recital.sentence.text: recital for recital in recite(reciting, sentences, **HOW)}
     assert SECRET in found
     for sentence in sentences:
         said = []
@@ -128,7 +127,7 @@ def test_recited_sentences_are_those_that_greedy_decoding_gives(reciting: GPT) -
 def test_a_memorized_sentence_is_found_and_one_never_read_is_not(reciting: GPT) -> None:
     train = documents(*(f"{SECRET}.\n{note(i)}" for i in range(12)))
     held_out = documents(*(note(100 + i) for i in range(20)))
-    questions = Questions.of(train, held_out, [], TOKENIZER, at_most_tokens=None)
+    questions = Questions.of(train, held_out, [], TOKENIZER)
     told = extract(reciting, questions, seed=0, **HOW)
     assert SECRET in [finding.sentence.text for finding in told.findings]
     (finding,) = [finding for finding in told.findings if finding.sentence.text == SECRET]
@@ -136,7 +135,7 @@ def test_a_memorized_sentence_is_found_and_one_never_read_is_not(reciting: GPT) 
     assert told.held_out_reported == 0
     untrained = extract(learned([note(0)], steps=0), questions, seed=0, **HOW)
     assert not untrained.findings
-    stranger = Questions.of(held_out, documents(note(300)), [], TOKENIZER, at_most_tokens=None)
+    stranger = Questions.of(held_out, documents(note(300)), [], TOKENIZER)
     assert not extract(reciting, stranger, seed=0, **HOW).findings
     public = replace(questions, public=[documents(f"Everybody knows: {SECRET}, as they say.")])
     assert SECRET not in [finding.sentence.text for finding in extract(reciting, public, seed=0, **HOW).findings]
@@ -147,7 +146,7 @@ def test_recited_held_out_text_sets_the_threshold(reciting: GPT) -> None:
     train = documents(f"{SECRET}.", note(0))
     held_out = documents(f"{SECRET}.")
     # The held-out sentence also occurs in training text, so it is no control.
-    same = Questions.of(train, held_out, [], TOKENIZER, at_most_tokens=None)
+    same = Questions.of(train, held_out, [], TOKENIZER)
     assert extract(reciting, same, seed=0, **HOW).findings
     # Now it occurs in held-out text only, so it is a control: reciting the same sentence is common, not a finding.
     guessed = replace(same, train=documents(note(5)))
@@ -162,9 +161,9 @@ def test_a_budget_asks_for_the_most_repeated_and_says_so() -> None:
     few = Questions.of(train, documents(), [], TOKENIZER, at_most_tokens=2 * len(SECRET))
     assert [sentence.text for sentence in few.asked] == [SECRET]
     told = extract(learned([note(0)], steps=0), few, seed=0, **HOW)
-    assert (few.sentences, few.documents, few.documents_asked) == (6, 5, 0)
+    assert (told.stats()["asked"], told.stats()["documents_asked"]) == ([1, 6], [0, 5])
     assert asked(told.stats()) == "1 of 6"
-    everything = Questions.of(train, documents(), [], TOKENIZER, at_most_tokens=None)
+    everything = Questions.of(train, documents(), [], TOKENIZER)
     assert asked(extract(learned([note(0)], steps=0), everything, seed=0, **HOW).stats()) == "all 6"
 
 
@@ -180,10 +179,10 @@ def test_a_budget_bounds_the_tokens_of_all_forward_passes() -> None:
         tokens = sum(len(sentence.ids) for sentence in (*questions.asked, *questions.held_out))
         assert 0.3 * budget < tokens <= 0.9 * budget
         assert sum(read) <= 1.25 * tokens  # with padding
-        assert 0 < len(questions.asked) < questions.sentences
+        assert 0 < len(questions.asked) < len(questions.found)
         assert questions.sampled_tokens == 0  # fewer tokens are left than the shortest run to report has
-    everything = Questions.of(train, held_out, [], TOKENIZER, at_most_tokens=None)
-    assert (len(everything.asked), everything.sampled_tokens) == (everything.sentences, 128)
+    everything = Questions.of(train, held_out, [], TOKENIZER)
+    assert (len(everything.asked), everything.sampled_tokens) == (len(everything.found), 128)
 
 
 @pytest.mark.slow
@@ -199,7 +198,7 @@ def test_a_span_stands_in_documents_as_a_search_would_find_it(data: Any) -> None
 def test_lines_that_share_their_end_are_one_finding(reciting: GPT) -> None:
     texts = [f"Monday, he wrote: {SECRET}.", f"{SECRET}.", f"Friday, he wrote: {SECRET}."]
     sentences = sentences_of(documents(*texts))
-    recitals = recite(reciting, sentences, surprise=np.ones(260), **HOW)
+    recitals = recite(reciting, sentences, **HOW)
     assert len(distinct([*recitals, *recitals])) == len(distinct(recitals)) < 1 + len(recitals)
 
 

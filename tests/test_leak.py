@@ -220,7 +220,7 @@ def test_memorized_text_is_extractable_and_unseen_text_is_not() -> None:
     window = {"chunk_size": 20, "prompt_tokens": 10}
     passages, others = (distinct_passages(documents, held_out, **window) for documents in (train, unseen))
     never, twice, often = (learned(train, epochs=epochs) for epochs in (0, 2, 150))
-    asked = Questions.of(DocumentList([]), DocumentList([]), [], ByteTokenizer(), at_most_tokens=None)
+    asked = Questions.of(DocumentList([]), DocumentList([]), [], ByteTokenizer())
     none, few, many = (measure_leak(model, passages, asked, **how) for model in (never, twice, often))
     assert none.attack is not None
     assert few.attack is not None

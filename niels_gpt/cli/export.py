@@ -158,7 +158,7 @@ def check_files(talker: "Talker", files: Sequence[Path], params: Params) -> None
         passages = cut_passages(document, chunk_size=settings.chunk_size, prompt_tokens=settings.prompt_tokens)
         if not sentences and not len(passages):
             raise ValueError(f"{file} has {len(ids)} tokens, too few to test: drop it from the command")
-        questions = baseline or Questions.of(document, DocumentList([]), [], talker.tokenizer, at_most_tokens=None)
+        questions = baseline or Questions.of(document, DocumentList([]), [], talker.tokenizer)
         scored = score_passages(talker.model, passages, end_of_text=eot, B=settings.B)
         asked = _ask(talker, replace(questions, asked=sentences), params, title=str(file))
         if asked.findings or scored.extractable.any():

@@ -11,7 +11,7 @@ held-out sentences that it was never trained on.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -50,21 +50,18 @@ _STEP_COST = 4  # time of a token that is sampled, in tokens of a forward pass o
 
 @dataclass(frozen=True)
 class Recital:
-    """Sentence that the model completes verbatim: the fewest prompt words that suffice, the span, and its rarity."""
+    """Sentence that the model completes verbatim, the fewest prompt words that suffice, and the span."""
 
     sentence: Sentence
     words: int
     span: np.ndarray
     greedy: bool
-    bits: float  # sum of -log2 of the frequencies of its tokens
 
 
-def recite(
-    model: GPT, sentences: Sequence[Sentence], *, surprise: np.ndarray, end_of_text: int, B: int
-) -> list[Recital]:
+def recite(model: GPT, sentences: Sequence[Sentence], *, end_of_text: int, B: int) -> list[Recital]:
     """Return the sentences that the model completes verbatim, by greedy decoding or with probability 1/2 in 3 samples.
 
-    `surprise`: (V,), -log2 of each token's frequency in training text. `B`: sentences per forward pass, of the longest.
+    `B`: sentences per forward pass, of the longest.
     """
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].ids))
     out: dict[int, Recital] = {}
@@ -82,8 +79,7 @@ def recite(
                     i, span = rows[row[n]], slice(first[n], end[n])
                     recited = not wrong[n] or logs[row[n], span].sum() >= least
                     if recited and (i not in out or words[n] < out[i].words):
-                        ids = sentences[i].ids[span]
-                        out[i] = Recital(sentences[i], int(words[n]), ids, not wrong[n], float(surprise[ids].sum()))
+                        out[i] = Recital(sentences[i], int(words[n]), sentences[i].ids[span], not wrong[n])
                 # Near is a span of which at least half of the tokens are the most probable ones.
                 near += [rows[n] for n in np.unique(row[2 * wrong <= end - first]).tolist()]
             order = near
@@ -202,10 +198,12 @@ class Extraction:
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers without any text; pairs are lists, since tables of experiments have a column per name."""
-        words, questions = Counter(finding.words for finding in self.findings), self.questions
+        words, asked = Counter(finding.words for finding in self.findings), len(self.questions.asked)
+        found = list(self.questions.found.values())
+        every, unasked = ({row for rows in some for row in rows} for some in (found, found[asked:]))
         return {
-            "asked": [len(questions.asked), questions.sentences],
-            "documents_asked": [questions.documents_asked, questions.documents],
+            "asked": [asked, len(found)],
+            "documents_asked": [len(every - unasked), len(every)],  # documents of which every sentence is asked for
             "held_out_reported": [self.held_out_reported, self.held_out],
             "public_and_common": [self.public, self.common],
             "least_bits": self.least_bits,
@@ -213,7 +211,7 @@ class Extraction:
             "greedy": sum(finding.greedy for finding in self.findings),
             "in_several_documents": sum(len(finding.sentence.documents) > 1 for finding in self.findings),
             "longest_sampled_run_tokens": max((len(ids) for ids, _ in self.runs), default=0),
-            "sampled_tokens": questions.sampled_tokens,
+            "sampled_tokens": self.questions.sampled_tokens,
             "by_prompt_words": [(n, words[n]) for n in PROMPT_WORDS],
         }
 
@@ -222,10 +220,8 @@ class Extraction:
 class Questions:
     """Sentences of one source to ask every model for, and the texts to compare with."""
 
-    asked: Sequence[Sentence]
-    sentences: int  # of the source, asked for or not
-    documents: int
-    documents_asked: int  # documents of which every sentence is asked for
+    found: Mapping[str, Sequence[int]]  # all sentences of the source, with the rows of their documents
+    asked: Sequence[Sentence]  # the first of these
     held_out: Sequence[Sentence]
     train: Documents
     public: Sequence[Documents]
@@ -246,30 +242,24 @@ class Questions:
         public: Sequence[Documents],
         tokenizer: Tokenizer,
         *,
-        at_most_tokens: int | None,
+        at_most_tokens: float = math.inf,
     ) -> "Questions":
         """Select what a model is asked for: all sentences, or what `at_most_tokens` of forward passes allow.
 
         Of these, 6/10 go to the first sentences, 3/10 to at most half as many held-out ones, 1/10 to sampled texts.
         """
         found, others = (find_sentences(documents, tokenizer) for documents in (train, held_out))
-        most = math.inf if at_most_tokens is None else at_most_tokens
-        asked = encode_sentences(found, tokenizer, at_most_tokens=0.6 * most)
-        wanted = len(asked) if at_most_tokens is None else len(asked) // 2
+        asked = encode_sentences(found, tokenizer, at_most_tokens=0.6 * at_most_tokens)
+        wanted = len(asked) if at_most_tokens == math.inf else len(asked) // 2
         chosen = dict(list(others.items())[:: max(1, math.ceil(len(others) / max(1, wanted)))])
-        held = encode_sentences(chosen, tokenizer, at_most_tokens=0.3 * most)
         surprise = token_surprise(train, tokenizer.vocab_size)
         bytes_per_token = float((2.0**-surprise * tokenizer.token_bytes()).sum())
         least_run = max(SPAN_TOKENS, round(SPAN_BYTES / bytes_per_token))
-        sampled = int(min(_FREE_TOKENS, 0.1 * most / _STEP_COST / _FREE_TEXTS))
-        every = {row for rows in found.values() for row in rows}
-        unasked = {row for rows in list(found.values())[len(asked) :] for row in rows}
+        sampled = int(min(_FREE_TOKENS, 0.1 * at_most_tokens / _STEP_COST / _FREE_TEXTS))
         return cls(
+            found=found,
             asked=asked,
-            sentences=len(found),
-            documents=len(every),
-            documents_asked=len(every - unasked),
-            held_out=held,
+            held_out=encode_sentences(chosen, tokenizer, at_most_tokens=0.3 * at_most_tokens),
             train=train,
             public=public,
             surprise=surprise,
@@ -283,18 +273,22 @@ def extract(model: GPT, questions: Questions, *, end_of_text: int, B: int, seed:
 
     Common are those no rarer (in bits) than a threshold that at most 1% of the held-out sentences exceed.
     """
-    how: dict[str, Any] = {"surprise": questions.surprise, "end_of_text": end_of_text, "B": B}
-    others, recited = recite(model, questions.held_out, **how), recite(model, questions.asked, **how)
+    sides = (questions.held_out, questions.asked)
+    others, recited = (recite(model, side, end_of_text=end_of_text, B=B) for side in sides)
+
+    def rarity(recital: Recital) -> float:
+        return float(questions.surprise[recital.span].sum())
+
     # A held-out span that also occurs in training text was trained on: it cannot serve as a control.
     known = standing_in([recital.span for recital in others], (questions.train, *questions.public))
-    bits = sorted((r.bits for r, trained_on in zip(others, known, strict=True) if not trained_on), reverse=True)
+    bits = sorted((rarity(r) for r, trained_on in zip(others, known, strict=True) if not trained_on), reverse=True)
     untrained = len(questions.held_out) - int(known.sum())
     allowed = int(FALSE_ALARMS * untrained)
     least = bits[allowed] if len(bits) > allowed else 0.0
     public = standing_in([recital.span for recital in recited], questions.public)
     private = [recital for recital, elsewhere in zip(recited, public, strict=True) if not elsewhere]
-    rare = [recital for recital in private if recital.bits > least]
-    tokens, train = questions.sampled_tokens, questions.train
+    rare = [recital for recital in private if rarity(recital) > least]
+    how: dict[str, Any] = {"least": questions.least_run, "tokens": questions.sampled_tokens, "seed": seed}
     return Extraction(
         questions=questions,
         findings=tuple(distinct(rare)),
@@ -303,7 +297,5 @@ def extract(model: GPT, questions: Questions, *, end_of_text: int, B: int, seed:
         held_out=untrained,
         held_out_reported=sum(b > least for b in bits),
         least_bits=least,
-        runs=tuple(
-            sampled_runs(model, train, end_of_text=end_of_text, seed=seed, least=questions.least_run, tokens=tokens)
-        ),
+        runs=tuple(sampled_runs(model, questions.train, end_of_text=end_of_text, **how)),
     )

@@ -45,7 +45,7 @@ def open_questions(params: Params, talker: "Talker", *, names: Collection[str] |
     T, tokenizer = talker.model.cfg.T, talker.tokenizer
     public = [train for train, _ in open_sources(params, T=T, private=False).values()]
     return {
-        name: Questions.of(train, held_out, public, tokenizer, at_most_tokens=None)
+        name: Questions.of(train, held_out, public, tokenizer)
         for name, (train, held_out) in open_sources(params, T=T, private=True).items()
         if names is None or name in names
     }
