@@ -3,34 +3,37 @@
 import re
 
 from niels_gpt.data.secrets import forms
-from niels_gpt.data.secrets.forms import Found
+from niels_gpt.data.secrets.forms import Found, words
 
 _DIGITS = r"[A-Z]?[0-9]{3,8}[A-Z]?|[0-9]{2}[A-Z][0-9]{2}|[0-9]{1,2}(?:-[0-9]{1,2}){2,3}"
 _NUMBER = re.compile(
-    rf"(?:(?P<name>{forms.PIN_NAMES})|(?i:{forms.CODE_WORDS}))(?![^\W_])"
+    rf"(?:(?P<name>{forms.PIN_NAMES})|(?i:{words('code')}))(?![^\W_])"
     r"(?P<what>(?:[ \t]*\([^()\r\n]{0,40}\))?[^\r\n:=|.;!?\"(0-9\u2192]{0,50}?)"
     rf"(?:(?P<join>[\])*_]{{0,3}}[ \t\u00a0]{{0,3}}(?:[:=\u2192]|->|[-\u2013\u2014](?=\s))[*_]{{0,3}}"
-    rf"|[ \t,]+(?:{forms.VERBS}|{forms.DIALLING_VERBS})\b(?:[ \t]+(?:{forms.ADVERBS})\b)?:?)[ \t\u00a0]{{0,3}}|[ \t]+)"
+    rf"|[ \t,]+(?:{forms.VERBS}|{words('dial')})\b(?:[ \t]+(?:{words('now')})\b)?:?)[ \t\u00a0]{{0,3}}|[ \t]+)"
     rf"[\"'`«“„*_ ]{{0,3}}(?P<value>(?:{_DIGITS})(?![\w/-]|[.,:][0-9]|[ \t]?[%€$£°])"
     r"|(?(join)(?=[^\s\"'`«»“”„]{0,39}[0-9])[^\s\"'`«»“”„]{6,40}|(?!)))"
 )
+_OPENED = re.compile(f"(?i){words('opened')}")
 _YEAR = re.compile("(?:19|20)[0-9]{2}")
 _NUMBER_FIRST = re.compile(
-    rf"(?i)(?<![\w.,:/-])(?P<value>[0-9]{{4,8}})[ \t]+(?:{forms.VALUE_FIRST_VERBS})"
-    rf"(?:[ \t]+(?:{forms.ARTICLES})){{0,2}}[ \t]+\Z"
+    rf"(?i)(?<![\w.,:/-])(?P<value>[0-9]{{4,8}})[ \t]+(?:{words('as')})"
+    rf"(?:[ \t]+(?:{words('the')})){{0,2}}[ \t]+\Z"
 )
 _LIST = re.compile(
     r"(?i:c[oó]d)[^\n:=\d]{0,80}(?::|=|\d{1,2}\))?[ \t]*(?P<list>(?:[\s,;*|>\u2022-]{0,8}(?:[0-9]{1,2}[.)][ \t]+)?"
     r"\b(?=[A-Za-z]{0,9}[0-9-])[A-Za-z0-9]{4,12}(?:(?:-| (?=[A-Za-z]{0,9}[0-9]))[A-Za-z0-9]{3,8}){0,6}\b"
     r"(?!['\u2019:=(/])){1,40})"
 )
+_CODE_KINDS = re.compile(rf"(?i)(?:{words('kind of code')})[ -]?\Z")
+_CODE_NAMES = re.compile(f"(?i){words('code by its name')}")
 _IN_LIST = re.compile(r"(?<![\w-])(?![0-9]{1,2}[.)])(?=[A-Za-z -]*[0-9])[A-Za-z0-9]{3,12}(?:[- ][A-Za-z0-9]{3,8})*")
 
 
 def find_list(text: str, place: int) -> Found:
     """Yield the recovery codes listed behind the word code at this position."""
     found = _LIST.match(text, place)
-    if found and (forms.CODE_KINDS.search(text, max(0, place - 24), place) or forms.CODE_NAMES.match(text, place)):
+    if found and (_CODE_KINDS.search(text, max(0, place - 24), place) or _CODE_NAMES.match(text, place)):
         yield from ((*code.span(), forms.CODE) for code in _IN_LIST.finditer(text, *found.span("list")))
 
 
@@ -44,7 +47,7 @@ def find_number(text: str, place: int) -> Found:
         return
     value, join, name = found["value"], found["join"], found["name"]
     before += found[0][: found.start("value") - place]
-    if not (name or forms.OPENED.search(before)) or (not join and found["what"].count(" ") > (2 if name else 1)):
+    if not (name or _OPENED.search(before)) or (not join and found["what"].count(" ") > (2 if name else 1)):
         return
     if re.fullmatch(_DIGITS, value):
         short = 4 if (name[0] in "Pp" if name else not join) else 3

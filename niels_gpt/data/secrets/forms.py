@@ -1,4 +1,4 @@
-"""Tables of what secrets look like, and how a word in the place of a secret is judged.
+"""Names of secrets and the words around them, and how a word in the place of a secret is judged.
 
 The languages are English, German, French, Spanish, Portuguese, Italian and Dutch, and single words of some others. All
 words are in lower case; patterns are matched without regard to case where words are involved.
@@ -7,8 +7,27 @@ words are in lower case; patterns are matched without regard to case where words
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 Found = Iterator[tuple[int, int, str]]  # start, end, kind
+
+
+def read_table(name: str) -> list[list[str]]:
+    """Return the rows of a table in this folder, without its head."""
+    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
+    return [line.split("\t") for line in lines[1:]]
+
+
+_WORDS = read_table("words.tsv")
+
+
+def words(meaning: str) -> str:
+    """Return the words of words.tsv with this meaning in all languages, as alternatives of a pattern.
+
+    Those of logins, codes, answers and phrases are names: they begin at one of the anchors.
+    """
+    return "|".join(row[2] for row in _WORDS if row[0] == meaning)
+
 
 SHORTEST_PASSWORD, SHORTEST_VALUE = 4, {True: 6, False: 8}  # a word alone; letters and digits: a password, a key
 SHORTEST_KEY = 16  # characters of a token that needs no name, or little of one
@@ -19,14 +38,7 @@ _PLACEHOLDER = re.compile(
     r"|(?:~|\.{0,2})/(?:[\w.-]+/)*[\w-]*[a-z_-]$"  # a path
     r"|[a-z_]+(?:\.[a-z_]+)*[(\[]|(?-i:[a-z_]+(?:\.(?:[a-z_][A-Za-z_]*[0-9]?|[A-Z_]+))+$)"  # code that asks for it
 )
-_PROSE = re.compile(
-    "(?i)(?:passwords?|passwd|pass|pwd|passphrase|secret|token|string|text|value|here|none|null|nil|true|false|yes|required"
-    "|optional|hidden|redacted|masked|removed|undefined|unset|empty|unknown|same|changed|changeme|protected|incorrect"
-    "|invalid|wrong|correct|reset|forgotten|example|default|managers?|generator|policy|hash|hashed|login|email|username"
-    "|user|name|admin|1password|security|strong|weak|good|random|below|above|this|that|they|with|what|when|your|their"
-    r"|base(?:32|58|64)|sha-?\d{1,3}|md5|oauth\d?|utf-?8|web[23]|ipv[46]|(?:aes|rsa|wpa)-?\d{0,4}"
-    r"|[\w-]+\.(?:md|txt|py|js|html?))"
-)
+_PROSE = re.compile(f"(?i)(?:{words('prose')})")
 _STRONG = ("[a-z]", "[A-Z]", "[0-9]", r"[!@#$%^&*+=~?](?=.)")
 _OPEN, _CLOSED = "([{<«\u2018„", ")]}>»”\u2019“"  # German closes with what English opens with
 _QUOTES = {'"': re.compile('"'), "`": re.compile("`"), "'": re.compile(r"(?<!\w)'")}  # no apostrophes
@@ -117,12 +129,6 @@ NAME = (
     r"|(?<=si)g(?:nature)?(?==)|(?<![^\W_])(?:wi-?fi|wlan))"
     r")(?![^\W_])(?:_\w{1,30}+)?+"
 )
-KEY_KINDS = (
-    "api|access|auth|account|encryption|signing|master|private|preshared|pre-shared|shared|secret|licen[cs]e|wpa2?"
-    "|wi-?fi|wlan|network|session|deploy|service|admin|netzwerk|zugriffs|zugangs|lizenz|geheime[rn]?|toegangs"
-    "|authenticator|acc[eè]s\\w*|acesso|s[eé][cg]u\\w+|sicurezza|licen\\w+|secr\\w+|segret\\w|r[ée]seau|rede?|rete"
-    "|modem|router|vpn"
-)
 ANCHORS = re.compile(
     r"b(?:earer |ox(?<=lockbox))|c(?:o(?:de|di[cg]|mbina|mbo\b|ntrase)|lé|ódig|r(?:ed|et(?<=secret)|yptogramme)|hloss"
     r"|a(?:den|ndad|dead)[ao]|chetto|ijferslot)|f(?:i(?<=identifi)(?:ant|ed )|ra(?:ge(?<=sfrage)|se ))|g(?:e(?:heimnis"
@@ -134,71 +140,11 @@ ANCHORS = re.compile(
     r"|w(?:oor(?:d(?<=twoord)|den)|ort(?<=swort|mwort)|i-?fi|lan|ords(?<=[24] words)|örter|er(?<=[yt] answer)|(?<=pw)"
     r"|(?<=psw)|(?<=ww)(?![\w.]))|z(?:ugang|ahl(?<=heimzahl)|in(?<=stelzin))|ösenord|пароль"
 )
-OTHER_ANCHORS = ("senha", "seed", "tan ")  # without a rare letter
-FOR_WHAT = (  # "password for the router", "Passwort vom WLAN"
-    "for|of|to|on|from|at|für|fürs|zum|zur|vom|von|des|der|im|am|beim|pour|de|du|del|della|dello|dei|para|do|da|dos|das"
-    "|per|di|van|voor|op|til"
-)
-VERBS = (
-    "is|was|are|c'est|will be|reads|ist|sind|war|lautet|lautete|heißt|heisst|est|sera|était|es|era|será|son|é|foi|è"
-    r"|sarà|luidt|(?:[^\W\d_]{2,14}[ \t]){0,3}(?:to|auf|in|en|a|para|naar)"  # "has been changed to"
-)
-NAMING_VERBS = ("lautet", "lautete", "luidt")  # nothing but the value follows these
-ADVERBS = (
-    "now|still|currently|again|simply|just|jetzt|nun|noch|immer noch|wieder|aktuell|einfach|maintenant|toujours"
-    "|désormais|ahora|todavía|agora|ainda|ora|adesso|ancora|nu|nog|nog steeds"
-)
-# What stands between a password and its name: "x is the new password", "benutze x als Passwort"
-VALUE_FIRST_VERBS = "as|is|als|ist|comme|est|como|es|é|come|è"
-ARTICLES = (
-    "the|my|our|your|new|das|mein|neues|unser|le|mon|nouveau|la|mi|nueva|o|a|minha|nova|il|mia|nuova|het|mijn|nieuwe"
-    "|wi-?fi|wlan|mot|de"
-)
-
-# Names of a pair, a user and a password; of a number; of a list of codes.
-LOGIN_NAMES = (
-    r"(?<![\w./-]ad)(?<=ad)(?=min)|(?<=lo)g-?in|credentials?|creds|zugang(?:sdaten)?|(?<=an)meldedaten|(?<=identi)fiants?|credenciales|credenciais"
-    "|credenziali|(?<=inlog)gegevens|(?<=user/|name/)pass(?:wor[dt])?"
-)
+# "has been changed to" is one, too
+VERBS = words("is") + r"|(?:[^\W\d_]{2,14}[ \t]){0,3}(?:to|auf|in|en|a|para|naar)"
 PIN_NAMES = (  # behind these a number is a secret, whatever else the line says
     r"(?:(?<![^\W_])(?:PIN|Pin)|(?<=C)V[VC]2?|(?<=P)UK|(?<![^\W_])TAN|(?<=eheim)zahl|[Cc]ryptogramme|[Pp]rüfziffer)"
     r"(?:[ -]?(?:[12](?=:)|code|Code|nummer|Nummer|number|Nr\.?))?"
-)
-CODE_WORDS = (  # behind these a number is a secret if the line says what it opens
-    r"codes?|c[óo]d(?:igo|ice)|pin(?:[ -]?code)?|[ck]ombina(?:tion|ci[óo]n|[çc][ãa]o|zione|ison|tie)|combo|(?<=unloc)k"
-    r"|keypad|(?<=lock)box|padlock|key ?safe|(?<=s)chloss|cadenas|candado|cadeado|(?<=lu)cchetto|cijferslot"
-    r"|(?<=han)gslot|kluis(?:je)?|(?<=schl)üssel(?:box|safe|tresor)|(?<=cla)ve|senha|(?<=disar)m|(?<=acti)v[ea]r"
-    r"|(?<=atti)vare|unscharf"
-)
-OPENED = re.compile(
-    r"(?i)door|gate\b|garage|alarm|safe\b|locke?r?\b|pad ?lock|lockbox|keypad|key ?safe|\bentry|access|unlock|security"
-    r"|\bcards?\b|credit|debit|\batm\b|\bbank|\bsim\b|voicemail|radio|wi-?fi|wlan|tür|\btor\b|tresor|schloss"
-    r"|schlüssel|karte|(?<=unter)schließ|\bbox\b|fiets"
-    r"|zugang|sperr|sicherheit|konto|porte\b|portail|immeuble|entrée|bâtiment|accès|coffre|cadenas|carte|\bcb\b|secret"
-    r"|confidentiel|verrouill|digicode|interphone|puerta|portal|garaje|caja|cajero|tarjeta|acceso|candado|seguridad"
-    r"|bloqueo|móvil|\bport[aãeo]|prédio|cofre|cartão|acesso|garagem|cadeado|segurança|celular|cancell|cassaforte"
-    r"|allarme|antifurto|\bcarta|bancomat|sblocc|lucchetto|segret|deur|poort|kluis|slot\b|\bpas\b|kaart|toegang"
-    r"|grendel|inlog|disarm|désactiv|unscharf|disattiv|desactiv|passnumber|multibanco"
-)
-DIALLING_VERBS = "opens with|uses|use|enter|type|press|dial|mit|taper|composer|marcar|digitare|digitar|met|avec|con|com"
-CODE_KINDS = re.compile(  # in front of "code" or "codes"
-    r"(?i)(?:recovery|back-?up|scratch|emergency|rescue|sicherungs?|2fa|one-time|wiederherstellungs?|notfall|ersatz"
-    r"|herstel|reserve|einmal|activation)[ -]?\Z"
-)
-CODE_NAMES = re.compile(
-    "(?i)codes? de (?:r[ée]cup[ée]ration|secours|sauvegarde)"
-    "|c[óo]digos? de (?:recuperaci[óo]n|respaldo|emergencia|recupera[çc][ãa]o|backup|emerg[êe]ncia)"
-    "|codic[ei] di (?:recupero|backup|emergenza|riserva)"
-)
-# Names of words, from their anchors on: of the answer to a security question, and of a seed phrase that no list has.
-ANSWERS = (
-    r"(?:(?<=security )|(?<=secret ))questions?|question secrète|(?:(?<=security ans)|(?<=secret ans))wer"
-    r"|memorable word|(?<=sicherheits)frage|(?<=ré)ponse secrète|p(?:re|er)gunta (?:secreta|de segur\w+)"
-    r"|(?<=[ei]s)p(?:uest|ost)a se[cg]reta|(?<=do)manda segreta|(?<=heime |igings)vraag"
-)
-PHRASES = (
-    r"seed|mnemonic|(?:(?<=recovery )|(?<=ungs))phrase|phrase de récupération|(?<=[24] )w(?:ords|oorden|örter)"
-    r"|(?<=herstel)zin|frase (?:semilla|semente|seme|mnem\w+|de recup\w+|di recupero)"
 )
 
 # Options with a password behind them: commands, and the option as far as the value.

@@ -8,7 +8,7 @@ import re
 
 from niels_gpt.data.secrets import forms
 from niels_gpt.data.secrets.codes import find_columns, find_list, find_number
-from niels_gpt.data.secrets.forms import Found
+from niels_gpt.data.secrets.forms import Found, words
 
 _QUOTED = (  # the first is JSON within a string
     r"\\\"[^\"\\\r\n]{1,200}\\\"|\"[^\"\r\n]{1,200}\"|'[^'\r\n]{1,200}'|`[^`\r\n]{1,200}`|“[^”\r\n]{1,200}”"
@@ -19,13 +19,16 @@ _GROUPED = (
     r"(?:[A-Za-z0-9]{4}(?:[ -][A-Za-z0-9]{4}){3,15}|[0-9A-F]{2}(?:[ :][0-9A-F]{2}){7,31})"
     r"(?![A-Za-z0-9])(?=[^\S\r\n]*(?:[\r\n]|\Z))"
 )
-_FOR_WHAT = rf"(?:[ \t]*\([^()\r\n]{{0,40}}\)|[ \t]+(?:{forms.FOR_WHAT})\b(?:[^][()\r\n:=|\".,;!?]|\.(?=\w)){{0,40}}?)"
+_FOR_WHAT = (
+    rf"(?:[ \t]*\([^()\r\n]{{0,40}}\)|[ \t]+(?:{words('for what')})\b"
+    r"(?:[^][()\r\n:=|\".,;!?]|\.(?=\w)){0,40}?)"
+)
 _JOIN = (
     r"(?:[\"'`*_\]\\]{0,4}[^\S\r\n]{0,8}(?P<sign>::|:=|=>|->|\u2192|[:=|\uff1a]|[-\u2013\u2014](?=\s)"
     r"|(?<=[\"']),(?=[ \t]*[\"']))"
     rf"(?:(?=\\?[\"'][^\s\"',])(?={_QUOTED})|[\"'`*_\\]{{0,3}})"
-    rf"|[\"'`*_]{{0,3}}(?:[ \t](?:{forms.ADVERBS}))?[ \t]{{1,3}}(?P<verb>{forms.VERBS})\b"
-    rf"(?:[ \t]{{1,3}}(?:{forms.ADVERBS})\b)?[ \t]{{0,2}}:?(?=\s)"
+    rf"|[\"'`*_]{{0,3}}(?:[ \t](?:{words('now')}))?[ \t]{{1,3}}(?P<verb>{forms.VERBS})\b"
+    rf"(?:[ \t]{{1,3}}(?:{words('now')})\b)?[ \t]{{0,2}}:?(?=\s)"
     r"|(?P<tag>[\"'](?:[ \t]+[\w-]{1,20}=\"[^\"\r\n]{0,40}\"){0,3}>|>|[\"'][ \t]+value=(?=[\"']))"
     r"|(?P<heading>[*_`]{0,3}(?=[ \t]*\r?\n)))"
 )
@@ -41,16 +44,16 @@ _SAID = tuple(
 _NEXT_WORD = re.compile(rf"{forms.NAME}[\"'`*_]{{0,3}}[ \t]+(?P<value>{_QUOTED}|\S{{1,200}})(?P<rest>[^\r\n]{{0,8}})")
 _IN_MASK = re.compile(r"\[(?:api |private |to)?\Z")
 _NAME_ALONE = re.compile(forms.NAME)
-_KEY_KIND = re.compile(rf"(?i)(?:{forms.KEY_KINDS})[ _-]?(?:cha|chia|schl|sle)?\Z")
-_KEY_KIND_BEHIND = re.compile(rf"(?i)\b(?:{forms.KEY_KINDS})\b")
+_KEY_KIND = re.compile(rf"(?i)(?:{words('kind of key')})[ _-]?(?:cha|chia|schl|sle)?\Z")
+_KEY_KIND_BEHIND = re.compile(rf"(?i)\b(?:{words('kind of key')})\b")
 _OPTION = re.compile(r"(?:\A|[\s(`\"'])--?[\w-]*\Z")
 _NETRC = re.compile(r"(?:login|user)\s+\S+\s+(?:account\s+\S+\s+)?\Z")
-_VALUE_FIRST = re.compile(
+_VALUE_FIRST = re.compile(  # "x is the new password", "benutze x als Passwort"
     rf"(?i)(?<!\S)[\"'`(“„«]{{0,2}}(?P<value>[^\s\"'`(“„«]{{6,100}}?)[\"'`)”“»,]{{0,2}}"
-    rf"[ \t]+(?:{forms.VALUE_FIRST_VERBS})(?:[ \t]+(?:{forms.ARTICLES})){{0,4}}"
+    rf"[ \t]+(?:{words('as')})(?:[ \t]+(?:{words('the')})){{0,4}}"
     r"[ \t]+(?:[\w-]{1,12}[ -])?[\w-]{0,12}\Z"
 )
-_VALUE_BEFORE = re.compile(rf"(?i)[ \t](?:{forms.VALUE_FIRST_VERBS})[ \t]")  # a quick look
+_VALUE_BEFORE = re.compile(rf"(?i)[ \t](?:{words('as')})[ \t]")  # a quick look
 _PIPED = re.compile(
     r"\becho[ \t]+(?:-\w+[ \t]+)?[\"']?(?P<value>[^\s|\"']{4,200})[\"']?[ \t]*\|[^|\n]{0,80}?(?:passw|sudo -S)"
 )
@@ -60,7 +63,8 @@ _RANDOM_WORD = re.compile(rf"(?<![\w+/=.~-])[\w+/=~-]{{{forms.SHORTEST_KEY},}}+"
 _PHRASE = re.compile(
     r"(?:[a-zß-ÿ]{3,14}(?:[ -][a-zß-ÿ]{3,14}){3}|[a-zß-ÿ]{2,14}(?:[ -][a-zß-ÿ]{2,14}){4,11})(?=[ \t]*(?:[\r\n]|\Z))"
 )
-_SIGNS, _NAMING = (":", "::", ":=", "=", "=>", "->", "\uff1a", "\u2192"), forms.NAMING_VERBS
+_SIGNS = (":", "::", ":=", "=", "=>", "->", "\uff1a", "\u2192")
+_NAMING = ("lautet", "lautete", "luidt")  # nothing but the value follows these
 _CLOSING = {'"': '"', "'": "'", "`": "`", "“": "”", "„": "“”", "«": "»"}
 _UUID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # mostly a name of something
 _SAME_LINE = re.compile(r"[^\r\n\[]*")  # and not beyond text that is masked already
@@ -80,7 +84,7 @@ def find_named(text: str, lower: str) -> Found:
         for found in _first_at(text, place) if place >= done else ():
             yield found
             done = max(done, found[1])
-    for other in forms.OTHER_ANCHORS:
+    for other in ("senha", "seed", "tan "):  # names without a rare letter
         place = -1
         while (place := lower.find(other, place + 1)) >= 0:
             yield from _first_at(text, place)
@@ -237,13 +241,13 @@ _PLAIN = (
     (r"(?i)bearer[ \t]+[\"'`]?(?P<value>[\w.~+/=-]{16,})", forms.is_random, forms.TOKEN),
     (r"(?i)fied[ \t]+(?:with[ \t]+\S+[ \t]+)?by[ \t]+[\"'](?P<value>[^\"'\n]+)", None, forms.PASSWORD),
     (
-        rf"(?i)(?:{forms.ANSWERS})[^\r\n,;.`]{{0,80}}(?:[:=?\u2192]|->)[ \t*_]+"
+        rf"(?i)(?:{words('answer')})[^\r\n,;.`]{{0,80}}(?:[:=?\u2192]|->)[ \t*_]+"
         r"(?P<value>[\w'\u2019-]+(?: [\w'\u2019-]+){0,3})[ \t]*(?=[.)\r\n]|\Z)",
         None,
         forms.PASSWORD,
     ),
     (  # 12, 15, 18, 21 or 24 words
-        rf"(?i:{forms.PHRASES})(?:[^\r\n:=\u2192]{{0,50}}(?:[:=\u2192]|->)|[^\r\n]{{0,20}}\n)\s{{0,4}}[\"'`]?"
+        rf"(?i:{words('phrase')})(?:[^\r\n:=\u2192]{{0,50}}(?:[:=\u2192]|->)|[^\r\n]{{0,20}}\n)\s{{0,4}}[\"'`]?"
         rf"(?P<value>(?:{_NEXT}){{9}}(?:(?:{_NEXT}){{3}}){{0,4}}(?:{_NEXT}){{2}}[a-zß-ÿ]{{2,14}})"
         r"[\"'`]?[ \t]*(?=[\r\n]|\Z)",
         None,
@@ -253,7 +257,7 @@ _PLAIN = (
 _PLAIN_FORMS = tuple((re.compile(form), check, kind) for form, check, kind in _PLAIN)
 _COOKIE = re.compile(r"[\w.-]{1,40}=(?P<value>[^\s;\"']{16,})")
 _LOGIN = re.compile(
-    rf"(?i)(?:{forms.LOGIN_NAMES}|wi-?fi|wlan)"
+    rf"(?i)(?:{words('login')}|wi-?fi|wlan)"
     rf"(?:(?=min)|(?![^\W_])[^:=\n]{{0,40}}[:=]{{1,2}}[*_]{{0,2}}\s{{0,4}}|(?![^\W_])[^:=\n]{{0,40}}?[ \t](?=\S+ / ))"
     r"[\"'`]?(?P<user>[^\s/:|,;&\"'`]{2,60}(?: [^\s/:|,;\"'`]{1,20}){0,3})[\"'`]?"
     r"[ \t]{0,3}[/:|,;\u2013\u2014\u2192-][ \t]{0,3}[\"'`]?(?P<value>[^\s\"'`]{6,100})"

@@ -5,7 +5,6 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 
 from niels_gpt.data.secrets import forms
 from niels_gpt.data.secrets.forms import Found
@@ -81,8 +80,7 @@ _TO_COME = (
 )
 
 
-# Published formats, by provider. A token has 16 characters or more, and no letter or digit on either side.
-_PROVIDERS = Path(__file__).with_name("providers.tsv")
+# For the published formats in providers.tsv. A token has 16 characters or more, and no letter or digit on either side.
 _ALPHABETS = {
     "%A": "[A-Za-z0-9]",
     "%B": "[A-Za-z0-9+/]",
@@ -99,8 +97,8 @@ _ALPHABETS = {
 
 @cache
 def _providers() -> re.Pattern[str]:
-    rows = [line.split("\t") for line in _PROVIDERS.read_text(encoding="utf-8").splitlines()[1:]]
-    formats = re.sub("%.", lambda found: _ALPHABETS[found[0]], "|".join(form for _, form in rows))
+    formats = "|".join(form for _, form in forms.read_table("providers.tsv"))
+    formats = re.sub("%.", lambda found: _ALPHABETS[found[0]], formats)
     return re.compile(f"(?<![A-Za-z0-9]){_TO_COME}(?:{formats})(?![A-Za-z0-9])")
 
 
@@ -255,25 +253,7 @@ _NAMED = re.compile(
     r"(?i)(?:tel|fon|phone|mobil|cell|handy|call|ruf|fax|whatsapp|sms|m[óo]vil|portable|t[ée]l[ée]f|celular)[^\n]{0,20}\Z"
 )
 _REGIONS = ("US", "GB", "DE", "FR", "ES", "PT", "BR", "IT", "NL", "AT", "CH", "BE")
-# (form, module of stdnum, name that must stand in front of digits alone)
-_IDS = (
-    (r"[0-9]{3}-[0-9]{2}-[0-9]{4}", "us.ssn", ""),
-    (r"[A-Z]{6}[0-9]{2}[A-EHLMPRST][0-9]{2}[A-Z][0-9]{3}[A-Z]", "it.codicefiscale", ""),
-    (r"[0-9]{8}[ -]?[A-Z]", "es.dni", ""),
-    (r"[XYZ][ -]?[0-9]{7}[ -]?[A-Z]", "es.nie", ""),
-    (r"[12] ?[0-9]{2} ?(?:0[1-9]|1[0-2]) ?[0-9][0-9AB] ?[0-9]{3} ?[0-9]{3} ?[0-9]{2}", "fr.nir", ""),
-    (r"[0-9]{3}\.[0-9]{3}\.[0-9]{3}-[0-9]{2}", "br.cpf", ""),
-    (r"[0-9]{11}", "br.cpf", "cpf"),
-    (r"[0-9]{8} ?[0-9] ?[A-Z]{2}[0-9]", "pt.cc", ""),
-    (r"[0-9]{9}", "pt.nif", "nif|contribuinte"),
-    (r"[0-9]{9}|[0-9]{4}[. ][0-9]{2}[. ][0-9]{3}", "nl.bsn", "bsn|burgerservicenummer|sofinummer"),
-    (r"[0-9]{2} ?[0-9]{3} ?[0-9]{3} ?[0-9]{3}", "de.idnr", "steuer|identifikationsnummer|idnr"),
-    (r"[0-9]{2}\.[0-9]{2}\.[0-9]{2}-[0-9]{3}\.[0-9]{2}", "be.nn", ""),
-    (r"756\.[0-9]{4}\.[0-9]{4}\.[0-9]{2}", "ch.ssn", ""),
-    (r"[0-9]{6}-[0-9]{4}", "dk.cpr", "cpr|personnummer"),
-    (r"[0-9]{10}|[0-9]{3} [0-9]{3} [0-9]{4}", "gb.nhs", "nhs"),
-    (r"[0-9]{11}", "pl.pesel", "pesel"),
-)
+_IDS = forms.read_table("ids.tsv")
 _ANY_ID = re.compile(rf"(?<![\w.>-])(?=[A-Z0-9])(?:{'|'.join(form for form, _, _ in _IDS)})(?![\w(-]|[.,][0-9])")
 
 
