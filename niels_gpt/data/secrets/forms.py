@@ -24,7 +24,8 @@ _WORDS = read_table("words.tsv")
 def words(meaning: str) -> str:
     """Return the words of words.tsv with this meaning in all languages, as alternatives of a pattern.
 
-    Those of logins, codes, answers and phrases are names: they begin at one of the anchors.
+    Names (of passwords, keys, logins, codes, answers and phrases) begin at one of the anchors. A short name of a
+    password has other uses, too, and "key" is weak evidence without a word such as API before it.
     """
     return "|".join(row[2] for row in _WORDS if row[0] == meaning)
 
@@ -115,19 +116,8 @@ def kind_of(name: re.Match[str]) -> str:
 # anchor: it begins there, and looks behind for what stands before. Anchors begin with the rarer letters of their names,
 # which halves the time of the search.
 NAME = (
-    "(?i)(?:"
-    # of passwords
-    "(?P<password>(?<!no)passw(?:or)?[dt]|passphrase|passcode|passord|(?<=mot de )passe|(?<=palavra[- ])passe"
-    "|(?<=require)pass|(?<=store)pass|(?<=key)pass|(?<=p)wd|kennwort|(?<=wacht)woord|contrase[ñn]a|(?<=adgangs)kode"
-    "|kodeord|(?<=l)ösenord|senha|пароль|(?<=ps)k|parola d['\u2019]ordine|(?<=sungs|eheim)wort|phrase secr[èe]te)"
-    # of passwords: words of other uses, too
-    r"|(?P<short>(?<![^\W_])(?:pass|mdp)|(?<![^\W_]p)(?<=p)w|(?<![^\W_]w)(?<=w)w|(?<![^\W_]ps)(?<=ps)w|(?<=cla)ve)"
-    # of keys
-    "|(?P<key>(?<=se)cret(?:[ _-]?(?:access)?[ _-]?key)?|(?<=se)creto|(?<=se)gre[td]o|geheimnis|(?<=to)ken|jeton)"
-    # of keys: weak evidence without a word such as API before it
-    "|(?P<plain>key|(?<=cha)ve|(?<=chia)ve|clé|(?<=schl)üssel|(?<=sle)utel|seed|(?<=a)ppid(?==)|(?<=a)uth"
-    r"|(?<=si)g(?:nature)?(?==)|(?<![^\W_])(?:wi-?fi|wlan))"
-    r")(?![^\W_])(?:_\w{1,30}+)?+"
+    f"(?i)(?:(?P<password>{words('password')})|(?P<short>{words('password, if short')})|(?P<key>{words('key')})"
+    rf"|(?P<plain>{words('key, by its kind')}))(?![^\W_])(?:_\w{{1,30}}+)?+"
 )
 ANCHORS = re.compile(
     r"b(?:earer |ox(?<=lockbox))|c(?:o(?:de|di[cg]|mbina|mbo\b|ntrase)|lé|ódig|r(?:ed|et(?<=secret)|yptogramme)|hloss"
@@ -145,18 +135,4 @@ VERBS = words("is") + r"|(?:[^\W\d_]{2,14}[ \t]){0,3}(?:to|auf|in|en|a|para|naar
 PIN_NAMES = (  # behind these a number is a secret, whatever else the line says
     r"(?:(?<![^\W_])(?:PIN|Pin)|(?<=C)V[VC]2?|(?<=P)UK|(?<![^\W_])TAN|(?<=eheim)zahl|[Cc]ryptogramme|[Pp]rüfziffer)"
     r"(?:[ -]?(?:[12](?=:)|code|Code|nummer|Nummer|number|Nr\.?))?"
-)
-
-# Options with a password behind them: commands, and the option as far as the value.
-OPTIONS = (
-    ("curl|wget|lftp|https?|xh|ab", r"(?:-u|--(?:proxy-)?user)[ =]?[\"']?[^\s:\"']{1,80}:"),
-    (r"mysql\w*|mariadb[\w-]*|7za?|7zr|rar|unrar|sshpass", "-p(?![ =])"),
-    ("sshpass|docker|podman|helm|az|mongo\\w*|influx|rdesktop|oc|skopeo|buildah", "-p[ =]"),
-    ("redis-cli|cqlsh", "-a[ =]"),
-    (r"(?:un)?zip|sqlcmd|bcp|mosquitto_\w+|ipmitool|isql|tsql", "-P[ =]?"),
-    (r"ldap\w+|nxc", "-[wp] "),
-    ("smbclient|rpcclient|net|smbmap|wmic", r"-U[ =]?[^\s%]{1,80}%"),
-    ("htpasswd", r"-[A-Za-z]*b[A-Za-z]*(?:\s+-\w+)*\s+\S{1,200}\s+\S{1,80}\s+"),
-    (r"snmp\w+", "-[AX] "),
-    ("openssl|gpg2?", "-(?:[kK]|pass\\w*) (?:pass:)?"),
 )

@@ -296,7 +296,7 @@ _OPTION_OF = tuple(
         re.compile(rf"(?<![\w.-])(?:{commands})(?:\.exe)?(?:\s|\Z)"),
         re.compile(rf"{option}(?P<value>{_QUOTED}|\S{{1,200}})"),
     )
-    for commands, option in forms.OPTIONS
+    for commands, option in forms.read_table("options.tsv")
 )
 _OPTION_START = re.compile(" -(?=[apuwAPUXkKcbBmi-])")
 
