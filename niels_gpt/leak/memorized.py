@@ -7,6 +7,7 @@ kept as a logarithm in float64: 50 tokens at 3 nats/token are 1e-65, which is 0 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from niels_gpt.eval.held_out import inference
+from niels_gpt.files.messages import read_text
 from niels_gpt.leak import MemorizeRules
 from niels_gpt.model.gpt import GPT
 from niels_gpt.report import page
@@ -191,20 +193,9 @@ def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, rules
 
 def explain_pz(rules: MemorizeRules) -> str:
     """Return HTML that explains P(z) and its colours."""
-    given, asked = rules.prompt_tokens, rules.chunk_size - rules.prompt_tokens
-    boxes = "".join(
-        f'<rect x="{24 * i}" y="0" width="24" height="14" fill="{_PZ}" fill-opacity="{i / 10:.2f}"/>' for i in range(11)
-    )
-    return (
-        f"<p><b>P(z)</b> is the probability that the model, given {given} tokens of a document, generates the next "
-        f"{asked} verbatim: the product of the probabilities of those {asked}. At 1 the passage is memorized, at 0.5 "
-        "every second sample is verbatim, and for text that was not in the training data P(z) is 1e-50 or less. It is "
-        "measured for windows all along a document; each token has the highest P(z) of the windows that contain it "
-        "after their prompt.</p>"
-        '<p class="legend-pz">P(z) 0 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 264 14" width="264" '
-        f'height="14" role="img" aria-label="from clear, 0, to blue, 1">{boxes}'
-        f'<rect x="0.5" y="0.5" width="263" height="13" fill="none" stroke="{_EDGE}"/></svg> 1</p>'
-    )
+    text = read_text(Path(__file__).with_name("pz.html"))
+    given = rules.prompt_tokens
+    return "".join(text.format(given=given, asked=rules.chunk_size - given).splitlines())
 
 
 def render_splice(facts: Mapping[str, Any], strips: Mapping[str, np.ndarray], rules: MemorizeRules) -> str:

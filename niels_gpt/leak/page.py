@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from niels_gpt.files.messages import plural
+from niels_gpt.files.messages import plural, read_text
 from niels_gpt.leak.extraction import Recital
 from niels_gpt.leak.measure import Leak
 from niels_gpt.leak.passages import Scored
@@ -153,21 +154,15 @@ def render_leak(
     models = dict.fromkeys(model for leaks in found.values() for model in leaks)
     asked_for = [leak.extraction.questions for leaks in found.values() for leak in leaks.values()]
     sampled = max((questions.sampled_tokens for questions in asked_for), default=0)
+    samples = f"Texts of {sampled:,} tokens were" if sampled else "No text was"
+    text = read_text(Path(__file__).with_name("leak.html"))
+    budgeted, *explained = text.format(budget=f"{budget:,}", samples=samples).splitlines()
     parts = [
         '<p class="note bad">This page contains private text. Do not share it.</p>',
         *(f"<p><b>{escape(model)}</b>: {escape(verdict(stats, model))}</p>" for model in models),
         render_table(HEAD, leak_rows(stats)),
-        f"<p>Budget: {budget:,} tokens in forward passes, a 15th of the FLOPs of pretraining. Asked for first are "
-        "sentences in most documents and with the rarest words; the table says how many. "
-        f"{f'Texts of {sampled:,} tokens were' if sampled else 'No text was'} sampled from nothing. "
-        "<code>niels-gpt export</code> asks for every sentence.</p>",
-        "<p>A sentence is extractable when the model, given its first 1, 3 or 8 words (grey) or nothing, generates "
-        "the next 12 tokens (bold) or its end verbatim, by greedy decoding or in 3 samples with probability 1/2. Spans "
-        "that occur in public text, or are as common as those it completes in held-out sentences, do not count.</p>"
-        "<p>A passage is extractable when the model, given its first half (grey), generates the rest verbatim, by "
-        "greedy decoding (bold: the verbatim part) or in 1,000 samples with probability 1/2. Passages whose text "
-        "also occurs in other documents are skipped. Held-out passages are the baseline: what a model completes "
-        "without having seen it.</p>",
+        budgeted,
+        "".join(explained),
     ]
     for source, leaks in found.items():
         for model, leak in leaks.items():

@@ -39,6 +39,8 @@ _NEUTRAL = (
 _READS = {
     "niels_gpt/report/page.py": "niels_gpt/report/web/**/*",
     "niels_gpt/eval/card.py": "niels_gpt/eval/*.tsv",
+    "niels_gpt/leak/page.py": "niels_gpt/leak/leak.html",
+    "niels_gpt/leak/memorized.py": "niels_gpt/leak/pz.html",
     "niels_gpt/data/secrets/forms.py": "niels_gpt/data/secrets/*.tsv",
 }
 _NOT_NEUTRAL = ("niels_gpt/pipeline/training.py",)  # decides what is trained and written
