@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from niels_gpt.cache.formats import TOKEN_DTYPE
 from niels_gpt.cache.token_parts import encode_documents
 from niels_gpt.config import ModelConfig
 from niels_gpt.leak.measure import (
@@ -48,7 +49,7 @@ def test_canaries_differ_follow_the_seed_and_are_planted_once_four_and_sixteen_t
 def test_documents_stay_whole_and_in_order_among_planted_ones(tmp_path: Path) -> None:
     documents: Any = Trained([[1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11]])  # training samples none of the last
     planted = [np.array([100 + i, 200], dtype=np.int64) for i in range(30)]
-    stream = plant(documents, planted, folder=tmp_path, seed=3, apart=True)
+    stream = plant(documents, planted, folder=tmp_path, seed=3, apart=True, dtype=TOKEN_DTYPE)
     ids = stream.arrays[0][0 : len(stream)]
     kept = [int(token) for token in ids if token < 100]
     assert kept == [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -59,7 +60,7 @@ def test_documents_stay_whole_and_in_order_among_planted_ones(tmp_path: Path) ->
     assert [ids[start] for start in starts if ids[start] < 100] == [1, 4, 6]  # no document is split
     firsts = [int(ids[start]) for start in starts]
     assert 1 < firsts.index(4) - firsts.index(1) < 30  # some are planted between documents
-    assert plant(documents, planted, folder=tmp_path, seed=3, apart=False).documents is None
+    assert plant(documents, planted, folder=tmp_path, seed=3, apart=False, dtype=TOKEN_DTYPE).documents is None
 
 
 def learned(texts: list[str], *, steps: int) -> GPT:

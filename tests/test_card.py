@@ -271,11 +271,11 @@ def test_form(text: str, ended: bool, good: bool) -> None:
 
 
 def test_words_are_counted_and_not_tokens() -> None:
-    assert repeated_share("a b c d e f", 4) == 0
-    assert repeated_share("A b, c d! a B c d", 4) == pytest.approx(1 / 5)
-    assert repeated_share("one two three", 4) == 0
-    assert distinct_share(["a b a b", "b a"], 2) == pytest.approx(2 / 4)
-    assert distinct_share(["alone"], 2) == 0
+    assert repeated_share("a b c d e f") == 0
+    assert repeated_share("A b, c d! a B c d") == pytest.approx(1 / 5)
+    assert repeated_share("one two three") == 0
+    assert distinct_share(["a b a b", "b a"]) == pytest.approx(2 / 4)
+    assert distinct_share(["alone"]) == 0
 
 
 def test_a_card_of_what_was_written() -> None:

@@ -726,7 +726,7 @@ def test_rows_are_kept_masked_or_dropped() -> None:
     assert kept == rows()
     assert found.kinds == {"password": 4}
     assert found.documents == 4
-    assert found.first == tuple(f"n{i}, line 2: password" for i in (1, 4, 7, 10))
+    assert found.first == [f"n{i}, line 2: password" for i in (1, 4, 7, 10)]
     replaced, same = screened("mask")
     assert same == found
     assert [row.text for row in replaced] == [row.text.replace(PASSWORD, "[password]") for row in rows()]
@@ -742,11 +742,11 @@ def test_every_message_of_a_chat_is_looked_at() -> None:
     screen = Screen("mask")
     (chat,) = screen.rows([Chat(id="c", messages=messages, group="g")])
     assert chat == Chat(id="c", messages=[messages[0], {**messages[1], "content": "so:\npwd=[password]"}], group="g")
-    assert screen.take().first == ("c, message 2, line 2: password",)
+    assert screen.take().first == ["c, message 2, line 2: password"]
 
 
 def test_the_first_are_named_and_all_are_counted_and_no_secret_is_told() -> None:
-    found = sum((Findings({"password": 2}, 1, (f"{i}", f"{i}")) for i in range(30)), Findings())
+    found = sum((Findings({"password": 2}, 1, [f"{i}", f"{i}"]) for i in range(30)), Findings())
     assert len(found.first) == NAMED == 20
     said = list(found.told("keep"))
     assert said[0] == "60 secrets in 30 documents are kept (password: 60)"

@@ -101,9 +101,6 @@ def _with_a_slip(word: str, draw: int) -> str:
     return word[:at] + kind[draw % len(kind)] + word[at + 1 :]
 
 
-_REPEATED_WORDS, _DISTINCT_WORDS = 4, 2  # words per n-gram
-
-
 @dataclass(frozen=True)
 class Measured:
     """Measured value with its standard error over the items of the probe."""
@@ -182,7 +179,7 @@ def text_card(texts: Sequence[Text], greedy_texts: Sequence[Text], *, known: Col
     shares = [float(np.mean([word in known for word in real_words(text.text)] or [False])) for text in texts]
     return {
         "words": Measured.mean(shares),
-        "repetition": Measured.mean([repeated_share(text.text, _REPEATED_WORDS) for text in greedy_texts]),
+        "repetition": Measured.mean([repeated_share(text.text) for text in greedy_texts]),
         "distinct": _jackknifed([text.text for text in texts]),
     }
 
@@ -254,8 +251,8 @@ def _by_nats(score: Callable[[Sequence[str]], np.ndarray], seed: int) -> Card:
 def _jackknifed(texts: Sequence[str]) -> Measured:
     """Return distinct_share with its jackknife error over texts, because words within a text are not independent."""
     n = len(texts)
-    value = distinct_share(texts, _DISTINCT_WORDS)
-    without = np.array([distinct_share([*texts[:i], *texts[i + 1 :]], _DISTINCT_WORDS) for i in range(n)])
+    value = distinct_share(texts)
+    without = np.array([distinct_share([*texts[:i], *texts[i + 1 :]]) for i in range(n)])
     return Measured(value, math.sqrt((n - 1) / n * float(((without - without.mean()) ** 2).sum())))
 
 

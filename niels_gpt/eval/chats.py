@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.eval.held_out import Score, inference, mean_score, token_losses
+from niels_gpt.eval.held_out import Part, Score, inference, mean_score, token_losses
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
 
@@ -46,8 +46,7 @@ def score_chats(
 
 def _chat_losses(
     model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, quoted: Mapping[int, np.ndarray]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (losses in nats, targets, whether each lies in a quote) of the supervised tokens, all flat."""
+) -> Part:
     x, _, y = chats.examples(rows)
     marks = np.zeros(y.shape, dtype=bool)
     for number, row in enumerate(rows.tolist()):

@@ -122,15 +122,15 @@ def grams(text: str, n: int) -> list[tuple[str, ...]]:
     return [tuple(found[i : i + n]) for i in range(len(found) - n + 1)]
 
 
-def repeated_share(text: str, n: int) -> float:
-    """Return the share of n-grams that occurred earlier in the text; 0 if it is too short to have any."""
-    found = grams(text, n)
+def repeated_share(text: str) -> float:
+    """Return the share of 4-grams that occurred earlier in the text; 0 if it is too short to have any."""
+    found = grams(text, 4)
     return 1 - len(set(found)) / len(found) if found else 0.0
 
 
-def distinct_share(texts: Sequence[str], n: int) -> float:
-    """Return the number of different n-grams of all texts divided by the number of n-grams (distinct-n)."""
-    found = [gram for text in texts for gram in grams(text, n)]
+def distinct_share(texts: Sequence[str]) -> float:
+    """Return the number of different 2-grams of all texts divided by the number of 2-grams (distinct-2)."""
+    found = [gram for text in texts for gram in grams(text, 2)]
     return len(set(found)) / len(found) if found else 0.0
 
 

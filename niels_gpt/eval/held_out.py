@@ -18,6 +18,8 @@ from niels_gpt.cache.windows import TokenStream, split_targets
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX, count_targets
 
+Part = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # losses in nats, targets, whether each lies in a quote; flat
+
 
 @dataclass(frozen=True)
 class Score:
@@ -122,7 +124,7 @@ def score_stream(
     """
     starts = _consecutive_windows(stream, T=T, max_tokens=max_tokens)
 
-    def parts() -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def parts() -> Iterator[Part]:
         for first in range(0, len(starts), B):
             windows = starts[first : first + B]
             x, y = split_targets(torch.from_numpy(stream.gather(windows, T)), device=device)
@@ -153,13 +155,8 @@ def yardstick_bits(
     return {name: 8 * len(compress(text)) / max(1, len(text)) for name, compress in YARDSTICKS.items()}
 
 
-def mean_score(
-    parts: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
-    *,
-    token_bytes: np.ndarray,
-    max_tokens: int | None = None,
-) -> Score:
-    """Return the Score of flat parts (losses in nats, targets, quoted?), up to the one that reaches `max_tokens`."""
+def mean_score(parts: Iterable[Part], *, token_bytes: np.ndarray, max_tokens: int | None = None) -> Score:
+    """Return the Score of all parts, up to the one that reaches `max_tokens`."""
     # Rows: all targets, and those outside of quotes. Columns: nats, nats of ids with text, tokens, bytes of text.
     sums = np.zeros((2, 4))
     for losses, targets, quoted in parts:

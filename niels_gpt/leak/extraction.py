@@ -149,7 +149,6 @@ def standing_in(spans: Sequence[np.ndarray], documents: Iterable[Documents]) -> 
 
 
 def _gram_size(span: np.ndarray) -> int:
-    """Return the largest n-gram size that fits the span."""
     return max((n for n in _GRAMS if n <= len(span)), default=len(span))
 
 

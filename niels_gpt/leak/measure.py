@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
+from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.windows import TokenFile, TokenStore, TokenStream
 from niels_gpt.leak.extraction import Extraction, Questions, extract
 from niels_gpt.leak.passages import (
@@ -96,7 +96,8 @@ class Leak:
     @property
     def beyond_chance(self) -> int:
         """Number of extractable training passages; 0 if the share of extractable held-out ones is as high."""
-        return int(self.train.extractable.sum()) if self.train.share > self.held_out.share else 0
+        found, by_chance = (side.extractable.sum() / max(1, len(side.passages)) for side in (self.train, self.held_out))
+        return int(self.train.extractable.sum()) if found > by_chance else 0
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers without any text, as stored in the metrics."""
@@ -122,13 +123,7 @@ def measure_leak(
 
 
 def plant(
-    documents: TokenStore,
-    planted: Sequence[np.ndarray],
-    *,
-    folder: Path,
-    seed: int,
-    apart: bool,
-    dtype: np.dtype = TOKEN_DTYPE,
+    documents: TokenStore, planted: Sequence[np.ndarray], *, folder: Path, seed: int, apart: bool, dtype: np.dtype
 ) -> TokenStream:
     """Write the training tokens to `folder`, each planted document inserted at a random position, and open them.
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,7 +89,7 @@ class Passages:
 
 
 def cut_passages(
-    documents: Documents, *, chunk_size: int, prompt_tokens: int, at_most: int | None = None, seed: int = 0
+    documents: Documents, *, chunk_size: int, prompt_tokens: int, at_most: int = sys.maxsize, seed: int = 0
 ) -> Passages:
     """Cut documents into passages of `chunk_size` tokens, of which `prompt_tokens` are the prompt.
 
@@ -98,12 +99,10 @@ def cut_passages(
     rng = numpy_generator(seed)
     for row in rng.permutation(len(documents.lengths)).tolist():
         own = list(windows(int(documents.lengths[row]), chunk_size, prompt_tokens))
-        if at_most is not None:
-            n = min(len(own), max(1, at_most // _FEWEST_DOCUMENTS), at_most - len(found))
-            first = int(rng.integers(len(own) - n + 1))
-            own = own[first : first + n]
-        found += [(row, *window) for window in own]
-        if at_most is not None and len(found) >= at_most:
+        n = min(len(own), max(1, at_most // _FEWEST_DOCUMENTS), at_most - len(found))
+        first = int(rng.integers(len(own) - n + 1))
+        found += [(row, *window) for window in own[first : first + n]]
+        if len(found) >= at_most:
             break
     found.sort()
     tokens = np.zeros((len(found), chunk_size), dtype=np.int64)
@@ -149,11 +148,6 @@ class Scored:
     def extractable(self) -> np.ndarray:
         """Mask of the extractable passages: completed by greedy decoding, or in 1,000 samples with probability 1/2."""
         return _extractable(self.greedy, self.passages.asked, self.log_pz)
-
-    @property
-    def share(self) -> float:
-        """Share of the passages that are extractable, 0 to 1."""
-        return float(self.extractable.mean()) if len(self.passages) else 0.0
 
     @property
     def longest_run(self) -> np.ndarray:

@@ -54,8 +54,6 @@ def open_questions(params: Params, talker: "Talker", *, names: Collection[str] |
 # The copy is trained on temporary files, and only numbers remain: none of the user's files and none of the pipeline's
 # models contains a canary. It does not include fine-tuning.
 
-NAME = "canaries"
-
 
 def measure_planted_run(stage: Stage) -> dict[str, Any]:
     """Train or resume the copy, with canaries in its most sampled private source, and return their exposure."""
@@ -69,7 +67,7 @@ def measure_planted_run(stage: Stage) -> dict[str, Any]:
     canaries = make_canaries(settings.canaries, seed=settings.seed)
     checkpoints = project_root() / layout.CHECKPOINTS
     checkpoints.mkdir(exist_ok=True)
-    with execution_of(stage) as execution, TemporaryDirectory(dir=checkpoints, prefix=f"{NAME}-") as copies:
+    with execution_of(stage) as execution, TemporaryDirectory(dir=checkpoints, prefix="canaries-") as copies:
         task, model_cfg = open_pretraining(params, device=execution.device)
         planted = plant(
             open_documents(params, source),
@@ -81,7 +79,7 @@ def measure_planted_run(stage: Stage) -> dict[str, Any]:
         )
         task = replace(task, train={**task.train, source: planted})
         model = first_model(model_cfg, task.cfg, execution=execution)
-        run = train_to_the_end(stage, model, task, task.cfg, execution=execution, name=NAME)
+        run = train_to_the_end(stage, model, task, task.cfg, execution=execution, name="canaries")
     assert run.best_model is not None, "a finished run has been validated"
     model.load_state_dict(run.best_model)
     found = measure_exposure(model, tokenizer, canaries, seed=settings.seed, B=settings.B)

@@ -99,7 +99,7 @@ class Findings:
 
     kinds: dict[str, int] = field(default_factory=dict)
     documents: int = 0
-    first: tuple[str, ...] = ()
+    first: list[str] = field(default_factory=list)
     personal: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -107,15 +107,14 @@ class Findings:
 
     def __add__(self, other: "Findings") -> "Findings":
         kinds = Counter(self.kinds) + Counter(other.kinds)
-        first = (*self.first, *other.first)[:NAMED]
+        first = [*self.first, *other.first][:NAMED]
         personal = Counter(self.personal) + Counter(other.personal)
         documents = self.documents + other.documents
         return Findings(dict(sorted(kinds.items())), documents, first, dict(sorted(personal.items())))
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> "Findings":
-        found = record.get("secrets", {})
-        return replace(cls(**found), first=tuple(found["first"])) if found else cls()
+        return cls(**record.get("secrets", {}))
 
     def record(self) -> dict[str, Any]:
         """For the record of a part that is done; nothing where nothing was found."""
@@ -184,7 +183,7 @@ class Screen:
             details = find_personal(kept) if self._on_personal == "mask" else []
             personal.update(detail.kind for detail in details)
             clean.append(mask(kept, details))
-        found = Findings(dict(kinds), int(bool(places)), tuple(places[:NAMED]), dict(personal))
+        found = Findings(dict(kinds), int(bool(places)), places[:NAMED], dict(personal))
         if isinstance(row, Document):
             return replace(row, text=clean[0]), found
         messages = [{**message, "content": text} for message, text in zip(row.messages, clean, strict=True)]
@@ -220,7 +219,6 @@ def findings_of(row: Document | Chat) -> Iterator[tuple[str, str]]:
 
 
 def _texts(row: Document | Chat) -> Iterator[tuple[str, str]]:
-    """Yield the texts of a row with their names."""
     if isinstance(row, Document):
         yield row.id, row.text
     else:
