@@ -657,7 +657,7 @@ def rows(n: int = 12) -> list[Document]:
 def screened(on_secret: OnSecret) -> tuple[list[Any], Findings]:
     screen = Screen(on_secret)
     passed = list(screen.rows(rows()))
-    return passed, screen.take() + screen.rest()
+    return passed, screen.take() + screen.dropped
 
 
 def test_personal_details_are_masked_where_it_is_asked_for_and_counted() -> None:

@@ -168,9 +168,7 @@ def answer_card(answers: Sequence[Text], *, replies: Sequence[Text]) -> Card:
     """Return the form of answers, and their length relative to `replies` if there are any."""
     card = {"form": Measured.mean([in_form(answer) for answer in answers])} if answers else {}
     if replies:
-        card["length"] = _length_ratio(
-            [answer.text for answer in answers], [Text.cut(reply.text).text for reply in replies]
-        )
+        card["length"] = _length_ratio(answers, [Text.cut(reply.text) for reply in replies])
     return card
 
 
@@ -256,9 +254,9 @@ def _jackknifed(texts: Sequence[str]) -> Measured:
     return Measured(value, math.sqrt((n - 1) / n * float(((without - without.mean()) ** 2).sum())))
 
 
-def _length_ratio(answers: Sequence[str], replies: Sequence[str]) -> Measured:
+def _length_ratio(answers: Sequence[Text], replies: Sequence[Text]) -> Measured:
     """Return the mean length of answers relative to that of replies, in bytes."""
-    own, theirs = (Measured.mean([len(text.encode("utf-8")) for text in side]) for side in (answers, replies))
+    own, theirs = (Measured.mean([len(it.text.encode("utf-8")) for it in side]) for side in (answers, replies))
     ratio = own.value / max(1.0, theirs.value)
     return Measured(ratio, math.hypot(own.error, ratio * theirs.error) / max(1.0, theirs.value))
 

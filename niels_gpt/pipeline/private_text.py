@@ -10,6 +10,7 @@ from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.token_parts import encode_documents
 from niels_gpt.cache.windows import TokenStore
 from niels_gpt.files.checks import described_by, read_meta
+from niels_gpt.leak.extraction import Questions
 from niels_gpt.leak.measure import REFERENCES, exposure_stats, make_canaries, measure_exposure, plant, planted_texts
 from niels_gpt.leak.passages import Documents
 from niels_gpt.pipeline import layout
@@ -20,7 +21,6 @@ from niels_gpt.pipeline.training import execution_of, first_model, open_pretrain
 from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from niels_gpt.leak.extraction import Questions
     from niels_gpt.talk.talker import Talker
 
 
@@ -38,10 +38,8 @@ def open_sources(params: Params, *, T: int, private: bool) -> dict[str, tuple[Do
     return {**texts, **{name: (chats.train[name], chats.val[name]) for name in names}}
 
 
-def open_questions(params: Params, talker: "Talker", *, names: Collection[str] | None) -> "dict[str, Questions]":
+def open_questions(params: Params, talker: "Talker", *, names: Collection[str] | None) -> dict[str, Questions]:
     """Return the sentences of private sources (all if `names` is None), to test extraction from any model with."""
-    from niels_gpt.leak.extraction import Questions
-
     T, tokenizer = talker.model.cfg.T, talker.tokenizer
     public = [train for train, _ in open_sources(params, T=T, private=False).values()]
     return {

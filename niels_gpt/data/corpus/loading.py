@@ -91,7 +91,7 @@ def load_slice(item: Slice, worker: Worker) -> Record:
         write_record(item.store, name, {"files": [asdict(part)], **here.record()})
         parts.append(part)
         found += here
-    return {"files": [asdict(part) for part in parts], **(found + screen.rest()).record()}
+    return {"files": [asdict(part) for part in parts], **(found + screen.dropped).record()}
 
 
 def up_to(text_bytes: int, rows: Iterator[Any]) -> Iterator[Any]:

@@ -147,12 +147,12 @@ class Screen:
     """Filter of secrets and personal details for rows on their way to a file.
 
     Findings of dropped rows are counted with the next row that passes, so that counts do not depend on where a file
-    ends or when the work was interrupted.
+    ends or when the work was interrupted. `dropped` has those of rows after the last one that passed.
     """
 
     def __init__(self, on_secret: OnSecret, on_personal: OnPersonal = "keep") -> None:
         self._on_secret, self._on_personal = on_secret, on_personal
-        self._passed, self._dropped = Findings(), Findings()
+        self._passed, self.dropped = Findings(), Findings()
 
     def rows(self, rows: Iterable[Document] | Iterable[Chat]) -> Iterator[Document | Chat]:
         for row in rows:
@@ -163,11 +163,11 @@ class Screen:
                     "(keep, mask or drop); nothing was written"
                 )
             if found.documents and self._on_secret == "drop":
-                self._dropped += found
+                self.dropped += found
                 continue
-            if found or self._dropped:
-                self._passed += self._dropped + found
-                self._dropped = Findings()
+            if found or self.dropped:
+                self._passed += self.dropped + found
+                self.dropped = Findings()
             yield clean
 
     def _screened(self, row: Document | Chat) -> tuple[Document | Chat, Findings]:
@@ -193,10 +193,6 @@ class Screen:
         """Return the findings of the rows passed since the last call."""
         found, self._passed = self._passed, Findings()
         return found
-
-    def rest(self) -> Findings:
-        """Return the findings of rows dropped after the last one that passed."""
-        return self._dropped
 
 
 def counted(kinds: Mapping[str, int]) -> str:

@@ -85,9 +85,8 @@ def find_named(text: str, lower: str) -> Found:
             yield found
             done = max(done, found[1])
     for other in ("senha", "seed", "tan "):  # names without a rare letter
-        place = -1
-        while (place := lower.find(other, place + 1)) >= 0:
-            yield from _first_at(text, place)
+        for name in re.finditer(other, lower):
+            yield from _first_at(text, name.start())
     yield from _options(text)
 
 
