@@ -79,11 +79,7 @@ def write_texts(
 
 
 def in_form(answer: Text) -> bool:
-    """Return whether an answer is well formed.
-
-    It must end by itself, at the end of a sentence, have more than one word, and contain neither another turn nor an
-    invalid character.
-    """
+    """Check that an answer ends by itself and with a sentence, and has several words, no other turn and valid text."""
     text = answer.text.strip()
     return (
         answer.ended

@@ -286,10 +286,7 @@ _STOP = frozenset(_STOP_WORDS.split())
 
 
 def search(db: sqlite3.Connection, typed: str, *, limit: int) -> list[tuple[float, Section]]:
-    """Return the best sections for what a person typed: words, `prefix*`, "quoted phrases".
-
-    Their bytes are those of the index's text; each has its BM25 score (lower is better).
-    """
+    """Return (BM25 score, section), lowest and best first, for words, `prefix*` and "quoted phrases" typed."""
     expression = match_expression(typed)
     if not expression:
         return []
@@ -299,7 +296,7 @@ def search(db: sqlite3.Connection, typed: str, *, limit: int) -> list[tuple[floa
         "ORDER BY f.rank, s.id",
         (expression, limit),
     )
-    return [(score, Section(*values)) for score, *values in found]
+    return [(score, Section(*values)) for score, *values in found]  # bytes of the index's text, not of a document
 
 
 def match_expression(typed: str) -> str:

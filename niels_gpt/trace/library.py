@@ -166,9 +166,8 @@ class Library:
 def to_json(item: Span | Found, *, with_path: bool) -> dict[str, Any]:
     """Return a span or a section for JSON; paths are for clients on this machine."""
     value = asdict(item)
-    for place in (value, *value.get("places", ())):
-        if not with_path:
-            place.pop("path", None)
+    for place in () if with_path else (value, *value.get("places", ())):
+        place.pop("path", None)
     return value
 
 
