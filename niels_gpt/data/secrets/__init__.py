@@ -1,8 +1,8 @@
 """Find and mask secrets and personal data: in a text, or in the rows of a source before they are written.
 
 Keys, tokens, passwords, card numbers, IBANs, recovery codes and seed phrases are found by their form: published
-formats, check digits and word lists (`tokens.py`), and names such as `password:` in front of them (`named.py`). Every
-pass takes time in proportion to the text, also where somebody has written the text to make it slow.
+formats, check digits and word lists (`tokens.py`), and names such as `password:` in front of them (`named.py`). Formats
+and words are in tables (`*.tsv`). Every pass takes time in proportion to the text, however it was written.
 
 Reported are a secret's kind, its document and its line, never a character of it.
 """
