@@ -9,12 +9,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from importlib.metadata import version
-from itertools import takewhile
+from itertools import count, takewhile
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import typer
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import CommentMark
+from ruamel.yaml.representer import SafeRepresenter
+from ruamel.yaml.tokens import CommentToken
 from typer.core import TyperCommand, TyperGroup
 
 from niels_gpt.files.atomic import write_text
@@ -42,26 +47,22 @@ def known_presets(folder: Path) -> dict[str, str]:
     return found
 
 
-def read_preset(folder: Path, name: str, *, above: tuple[str, ...] = ()) -> str:
-    """Return the complete YAML of a preset: `sample`, overlaid by its bases and itself; it is a base of `above`."""
+def read_preset(folder: Path, name: str) -> str:
+    """Return the complete YAML of a preset: `sample`, overlaid by its bases and itself."""
     if name == _WHOLE:
         return read_sample(folder)
     file = folder / f"{name}.yaml"
     text = read_text(file)
-    values = parse_yaml(text, name=str(file))
-    base = (values.get(_BASE) if isinstance(values, dict) else None) or _WHOLE
-    if base in (chain := (*above, name)):
-        raise ValueError(f"{file}: {_BASE} leads back to {base!r}; it must lead to {_WHOLE}")
+    base = (parse_yaml(text, name=str(file)) or {}).get(_BASE, _WHOLE)
     if not (folder / f"{base}.yaml").is_file():
         raise ValueError(f"{file}: {_BASE} is {base!r}, which is no preset beside it")
-    return complete_preset(text, sample=read_preset(folder, base, above=chain))
+    return complete_preset(text, sample=read_preset(folder, base))
 
 
 def read_sample(folder: Path) -> str:
     """Return params.yaml as published: the file beside the presets while it is unchanged, else from git."""
     file, current = folder / f"{_WHOLE}.yaml", folder.parent / layout.PARAMS
-    named = parse_yaml(read_text(file), name=str(file))
-    blob = str(named.get("blob")) if isinstance(named, dict) else "no blob"
+    blob = str((parse_yaml(read_text(file), name=str(file)) or {}).get("blob"))
     content = current.read_bytes() if current.is_file() else b""
     if hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest() == blob:  # as git names it
         return content.decode()
@@ -76,9 +77,7 @@ def complete_preset(preset: str, *, sample: str) -> str:
     A table of sources or weights has the preset's names only. A section of another `kind` or `by` (say, another
     tokenizer) is replaced as a whole. In all other sections, keys that the preset lacks keep the sample's values.
     """
-    whole, values = _Document(sample), _Document(preset).tree
-    if not isinstance(values, dict):
-        return preset
+    whole, values = _Document(sample), _Document(preset).tree or {}
     values.pop(_BASE, None)
     for table in _TABLES:
         if table in whole.tree and isinstance(values.get(table), dict):
@@ -152,18 +151,15 @@ def with_settings(text: str, settings: Mapping[str, Setting]) -> str:
 
 
 def _put_setting(section: Any, key: str, setting: Setting, *, indent: int) -> None:
-    from ruamel.yaml.comments import CommentedMap, CommentedSeq
-
-    if isinstance(setting.value, Mapping):
-        inner = CommentedMap()
-        for name, value in setting.value.items():
-            _put_setting(inner, name, value if isinstance(value, Setting) else Setting(value), indent=indent + 2)
-        plain = not any(isinstance(value, Setting | Mapping) for value in setting.value.values())
+    value = setting.value
+    if isinstance(value, Mapping):
+        value = CommentedMap()
+        for name, inner in setting.value.items():
+            _put_setting(value, name, inner if isinstance(inner, Setting) else Setting(inner), indent=indent + 2)
+        plain = not any(isinstance(inner, Setting | Mapping) for inner in setting.value.values())
         if plain and (indent >= 4 or (isinstance(section.get(key), dict) and section[key].fa.flow_style())):
-            inner.fa.set_flow_style()
-        section[key] = inner
-    else:
-        section[key] = CommentedSeq(setting.value) if isinstance(setting.value, list) else setting.value
+            value.fa.set_flow_style()
+    section[key] = value
     if setting.reason:
         section.fa.set_block_style()  # comments in braces are lost
         pad = " " * indent + "# "
@@ -181,11 +177,8 @@ def keep_copy(file: Path) -> Path | None:
     """
     if not file.is_file() or (text := read_text(file)) == committed(Path(), file):
         return None
-    number = 1
-    while (copy := file.with_name(f"{file.name}.kept-{number}")).exists():
-        if copy.is_file() and read_text(copy) == text:
-            return copy
-        number += 1
+    copies = (file.with_name(f"{file.name}.kept-{number}") for number in count(1))
+    copy = next(copy for copy in copies if not copy.exists() or read_text(copy) == text)
     write_text(copy, text)
     return copy
 
@@ -197,16 +190,9 @@ class _Document:
     """
 
     def __init__(self, text: str) -> None:
-        from ruamel.yaml import YAML
-        from ruamel.yaml.comments import CommentedMap
-        from ruamel.yaml.representer import RoundTripRepresenter
-
-        class Representer(RoundTripRepresenter):
-            """Writes None as null, where ruamel writes nothing, in this YAML alone."""
-
-        Representer.add_representer(type(None), lambda own, _: own.represent_scalar("tag:yaml.org,2002:null", "null"))
         self._yaml = YAML()
-        self._yaml.Representer = Representer
+        written = self._yaml.representer  # writes None as null, where ruamel writes nothing, in this YAML alone
+        written.yaml_representers = written.yaml_representers | {type(None): SafeRepresenter.represent_none}
         self._yaml.preserve_quotes = True
         self._yaml.width = 4096  # never wrap a line
         self._yaml.indent(mapping=2, sequence=4, offset=2)
@@ -224,8 +210,6 @@ class _Document:
 
 def _move_comments(section: Any, rest: str) -> str:
     """Attach the comments of a section to the keys below them, after `rest`; return those below the last key."""
-    from ruamel.yaml.comments import CommentedMap, CommentedSeq
-
     section.ca.comment = None
     for key, value in section.items():
         slots = section.ca.items.setdefault(key, [None] * 4)  # above the key: 1; beside its value: 2; below that: 3
@@ -248,9 +232,6 @@ def _text(comments: Any) -> str:
 
 
 def _above(lines: str) -> Any:
-    from ruamel.yaml.error import CommentMark
-    from ruamel.yaml.tokens import CommentToken
-
     return CommentToken(lines, CommentMark(0), None)
 
 
