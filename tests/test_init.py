@@ -256,7 +256,7 @@ def test_options_of_the_block_are_for_widths_that_they_have_helped_at(size: Size
 
 
 def test_a_machine_is_as_fast_as_its_matrix_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("niels_gpt.train.meter.matmul_flops", lambda device, precision: 1e11)
+    monkeypatch.setattr("niels_gpt.cli.init.matmul_flops", lambda device, precision: 1e11)
     machine = init_module.measure("cpu", threads=torch.get_num_threads())
     assert machine.flops == pytest.approx(3e10)
     assert not machine.cuda
@@ -462,7 +462,7 @@ WRITTEN_HERE = ("cache", "models", "metrics", "checkpoints", "logs", ".git", ".d
 def test_places_that_cannot_hold_text_are_refused_before_anything_is_read(
     name: str, sentence: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for step in ("read_sample", "survey_folder", "iter_own_chats"):
+    for step in ("read_sample", "survey_folder", "source_kinds"):
         monkeypatch.setattr(init_module, step, lambda *_: pytest.fail("something was read"))
     good = notes(tmp_path / "notes")
     for arguments in ([name], [good, name], [good, "--chat", name]):

@@ -7,16 +7,18 @@ from contextlib import suppress
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from niels_gpt.cli import sizing
 from niels_gpt.cli.console import Setting, read_sample, with_settings
+from niels_gpt.cli.plan import OwnChats, Plan, plan_params, plan_text
+from niels_gpt.cli.plan_base import ChosenBase, measured_machine
 from niels_gpt.cli.survey import Survey, describe, survey_folder
-from niels_gpt.data.chat import iter_own_chats
-from niels_gpt.data.dialogues import Settings as Dialogues
-from niels_gpt.data.dialogues import chats as iter_dialogue_chats
+from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.types import Request
+from niels_gpt.device import prepare_device
 from niels_gpt.files.atomic import write_text
 from niels_gpt.files.messages import format_duration, plural, read_text, visible
 from niels_gpt.pipeline import layout
@@ -32,12 +34,7 @@ from niels_gpt.pipeline.repository import (
 from niels_gpt.pipeline.sections import BUNDLED, NO_INPUT, check_base, check_place
 from niels_gpt.pipeline.stage import remove_leftovers
 from niels_gpt.pipeline.yaml_files import ParamsError, default_at, parse_yaml
-
-if TYPE_CHECKING:
-    from niels_gpt.cli.plan import OwnChats, Plan
-    from niels_gpt.cli.plan_base import ChosenBase
-    from niels_gpt.cli.sizing import Machine, Outlook
-
+from niels_gpt.train.meter import matmul_flops
 
 _LEAST_HOURS, _MOST_HOURS = 0.05, 1000.0
 _FEWEST_CHATS, _SCRATCH = 10, "scratch"
@@ -81,7 +78,10 @@ def init(
 ) -> None:
     """Survey your text and write a params.yaml that fits it, this machine and the hours you have."""
     for name in [*folders, *(chat or [])]:
-        _check_place(name)
+        try:
+            check_place(os.path.expanduser(name))
+        except ValueError as error:
+            raise ValueError(f"{name.strip() or 'FOLDER'}: {error}") from error
     if not layout.PRESETS.is_dir() or not layout.DAG.is_file():
         raise ValueError("there is no dvc.yaml with presets/ here: run this in the project's folder")
     sample = read_sample(layout.PRESETS)
@@ -140,15 +140,14 @@ def write_baseline(text: str) -> str:
 
     If git refuses the commit, restore the old file and raise.
     """
-    before = read_text(layout.PARAMS) if layout.PARAMS.is_file() else None
+    before = read_text(layout.PARAMS)
     if before == text:
         return ""
     write_text(layout.PARAMS, text)
     try:
         return commit_file(Path(), layout.PARAMS, "params.yaml for my own text, by niels-gpt init")
     except ValueError:
-        if before is not None:
-            write_text(layout.PARAMS, before)
+        write_text(layout.PARAMS, before)
         raise
 
 
@@ -162,30 +161,21 @@ def _written(folder: str) -> str:
     return str(inside.relative_to(project)) if inside.is_relative_to(project) and inside != project else path
 
 
-def _check_place(name: str) -> None:
-    """Raise ValueError, before anything is read, if a path cannot be used as a source."""
-    try:
-        check_place(os.path.expanduser(name))
-    except ValueError as error:
-        raise ValueError(f"{name.strip() or 'FOLDER'}: {error}") from error
-
-
-def _chosen_base(start: str | None) -> "ChosenBase | None":
+def _chosen_base(start: str | None) -> ChosenBase | None:
     """Return the base that `--from` names, or else the one that is installed; a hub id has its commit after an @."""
     from niels_gpt.base.importing import bundled_file, read_config
-    from niels_gpt.cli.plan_base import ChosenBase
 
     if start is None:
         with suppress(ValueError):  # not installed
             start = BUNDLED if bundled_file() else None
     if start in (None, _SCRATCH):
         return None
-    name, _, commit = start.partition("@") if not os.path.exists(os.path.expanduser(start)) else (start, "", "")
-    path = _written(name)
+    path = _written(start)
     local = os.path.exists(path)
-    written, watched = (path, path) if local else (name, NO_INPUT)
-    check_base(written, watched, commit or None)
-    return ChosenBase(written, watched, commit or None, read_config(written, local=local, revision=commit or None))
+    name, _, commit = (path, "", "") if local else start.partition("@")
+    watched, revision = path if local else NO_INPUT, commit or None
+    check_base(name, watched, revision)
+    return ChosenBase(name, watched, revision, read_config(name, local=local, revision=revision))
 
 
 def _runtime() -> dict[str, Any]:
@@ -196,45 +186,37 @@ def _runtime() -> dict[str, Any]:
         return {}
 
 
-def _own_chats(path: str) -> "OwnChats":
-    from niels_gpt.cli.plan import OwnChats
-
+def _own_chats(path: str) -> OwnChats:
     written = _written(path)
     if not os.path.exists(written):
         raise FileNotFoundError(f"{path} does not exist: give a .jsonl or .txt file with chats, or a folder of .jsonl")
-    if os.path.isfile(written) and written.endswith(".txt"):
-        request = Request(written, None, max_tokens=None, patience_s=0)
-        found, kind = len(list(iter_dialogue_chats(Dialogues(), request))), "dialogues"
-    else:
-        found, kind = len(list(iter_own_chats(written))), "chat"
-    if found < _FEWEST_CHATS:
-        few = f"{path} has {plural(found, 'chat')}"
+    kind = source_kinds()["dialogues" if os.path.isfile(written) and written.endswith(".txt") else "chat"]
+    request = Request(written, None, max_tokens=None, patience_s=0)
+    count = sum(1 for _ in kind.read(kind.settings(), request))
+    if count < _FEWEST_CHATS:
+        few = f"{path} has {plural(count, 'chat')}"
         raise ValueError(f"{few}: at least {_FEWEST_CHATS} are needed, since some are held out")
     if not os.path.isabs(written):
         refuse_unignored(Path(), written)
-    return OwnChats(written, kind, found)
+    return OwnChats(written, kind.name, count)
 
 
 def _planned(
     surveys: Sequence[Survey],
-    chats: "Sequence[OwnChats]",
+    chats: Sequence[OwnChats],
     *,
-    base: "ChosenBase | None",
+    base: ChosenBase | None,
     sample: str,
     runtime: Mapping[str, Any],
     hours: float,
     speed: bool,
-) -> "tuple[Plan, str, Outlook]":
+) -> tuple[Plan, str, sizing.Outlook]:
     """Return a plan, its YAML and its outlook, by a matrix product's speed or, with `speed`, by that of real steps."""
-    from niels_gpt.cli import sizing
-    from niels_gpt.cli.plan import plan_params, plan_text
-    from niels_gpt.cli.plan_base import measured_machine
-
     values = parse_yaml(sample, name="presets/sample.yaml")
     public_bytes = sizing.size_on_disk(Path(values["sources"]["wiki"]["input"]))
     planned = partial(plan_params, surveys, chats=chats, base=base, sample=values, public_bytes=public_bytes)
 
-    def written(plan: "Plan") -> tuple[str, dict[str, Any]]:
+    def written(plan: Plan) -> tuple[str, dict[str, Any]]:
         # Defaults are left to the plan, which may know better.
         own = {f"runtime.{key}": runtime[key] for key in _OF_THE_MACHINE if key in runtime}
         changed = {name: Setting(value) for name, value in own.items() if value != default_at(name, Params)}
@@ -262,19 +244,15 @@ _OF_THE_MACHINE = ("device", "threads", "engine", "workers", "ray_address", "sto
 _USED = 0.3  # speed of a small model's training step relative to a large matrix product
 
 
-def measure(device: str, *, threads: int) -> "Machine":
+def measure(device: str, *, threads: int) -> sizing.Machine:
     """Estimate the FLOP/s of training from one matrix product, in a fraction of a second."""
-    from niels_gpt.cli.sizing import Machine
-    from niels_gpt.device import prepare_device
-    from niels_gpt.train.meter import matmul_flops
-
     device = prepare_device(device, threads=threads)
     cuda = device.startswith("cuda")
-    return Machine(_USED * matmul_flops(device, "bf16" if cuda else "float32"), cuda=cuda)
+    return sizing.Machine(_USED * matmul_flops(device, "bf16" if cuda else "float32"), cuda=cuda)
 
 
 def _summary(
-    plan: "Plan", ahead: "Outlook", *, commit: str, removed: Sequence[str], hours: float, own_chats: bool
+    plan: Plan, ahead: sizing.Outlook, *, commit: str, removed: Sequence[str], hours: float, own_chats: bool
 ) -> list[str]:
     run, size, seconds = plan.run, plan.run.size, plan.seconds
     tokenizer = "bytes as tokens" if plan.byte_tokenizer else f"vocabulary of {run.V:,}"
