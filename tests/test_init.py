@@ -232,7 +232,7 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
     assert "19 documents: too few to filter rare words" in text
     assert parse_yaml(text, name="it")["tokenizer"]["min_documents"] == 1
     assert parse_params(plan_text(planned(many), SAMPLE))[1]["tokenizer"]["min_documents"] == 5
-    told = {"commit": "", "removed": (), "hours": 1.0, "own_chats": True}
+    told = {"commit": "", "removed": (), "own_chats": True}
     for survey, said in ((few, 1), (many, 0)):
         lines = init_module._summary(planned(survey), Outlook({}, 0.0, 1, 2.0, Ability.WORDS), **told)
         assert sum("may be in the vocabulary, as may other rare words" in line for line in lines) == said
@@ -243,7 +243,7 @@ def test_the_summary_says_that_hours_would_not_help_where_the_text_is_the_limit(
     for hours, limit in ((24.0, "text"), (0.1, "time")):
         plan = planned(a_survey(1_600_000, 300), hours=hours)
         assert plan.run.limited_by == limit
-        lines = init_module._summary(plan, Outlook({}, 0.0, 1, 2.0, Ability.WORDS), hours=hours, **told)
+        lines = init_module._summary(plan, Outlook({}, 0.0, 1, 2.0, Ability.WORDS), **told)
         assert any("more hours would not" in line for line in lines) == (limit == "text")
 
 
@@ -352,6 +352,8 @@ def test_a_plan_writes_no_value_without_a_reason_that_is_the_default() -> None:
         raw = parse_yaml(plan_text(plan, SAMPLE), name="planned")
         for key, setting in plan.settings.items():
             *parents, last = key.split(".")
+            if not parents:
+                continue
             section = reduce(lambda node, part: node[part], parents, raw)
             default = not setting.reason and setting.value == default_at(key, Params)
             assert last not in section if default and last != next(iter(section)) else section[last] == setting.value
@@ -623,7 +625,7 @@ def test_real_steps_correct_what_a_matrix_product_promised(
     real, _, ahead = init_module._planned(surveys, [], speed=True, **how)
     assert real.run.tokens * real.run.flops == pytest.approx(promised.run.tokens * promised.run.flops / 10, rel=0.1)
     assert real.seconds["text"] > 1.1 * promised.seconds["text"]  # stages take longer to start here
-    told = {"commit": "", "removed": (), "hours": 1.0, "own_chats": True}
+    told = {"commit": "", "removed": (), "own_chats": True}
     (takes, busy) = (line for line in init_module._summary(real, ahead, **told) if line.startswith(("takes", "busy")))
     total = sum(real.seconds.values())
     assert takes.startswith(f"takes    about {format_duration(total)} of the 1 h here: ")

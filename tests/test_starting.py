@@ -12,8 +12,8 @@ import pytest
 from niels_gpt.cli.plan import OwnChats, Plan, source_names
 from niels_gpt.cli.sizing import SIZES, Machine
 from niels_gpt.cli.survey import Survey
-from niels_gpt.model.size import bytes_per_token, most_epochs
-from tests.surveys import BUNDLED, GPU, LAPTOP, VALUES, a_survey, planned
+from niels_gpt.model.size import BYTES, bytes_per_token, most_epochs
+from tests.surveys import BUNDLED, GPU, LAPTOP, VALUES, a_survey, chats_of, planned
 
 SERVER = Machine(4e11)
 LETTERS = a_survey(8_000_000, 40, path="/home/me/letters", sizes=(3000, 900_000))
@@ -102,8 +102,20 @@ def test_five_plans_have_exactly_these_values() -> None:
     for name, expected in VALUES_OF_FIVE.items():
         assert tuple(value_of(plan, name) for plan in plans) == expected, name
     expected_names = {name.rpartition(".")[0] if "_scale." in name else name for name in VALUES_OF_FIVE}
-    others = {"eval.prompts", "splice.num_docs", "splice.doc_select_mode", "splice.strict_num_docs", "eval.questions"}
-    assert {name for plan in plans for name in plan.settings} <= expected_names | others
+    tables = {"sources", "p_train", "p_val", "p_sft", "tokenizer"}
+    others = tables | {
+        "eval.prompts",
+        "splice.num_docs",
+        "splice.doc_select_mode",
+        "splice.strict_num_docs",
+        "eval.questions",
+    }
+    assert {name for plan in plans for name in plan.settings} <= expected_names | tables | others
+
+
+def texts_of(plan: Plan) -> dict[str, Any]:
+    """Return the entries of the user's text in `sources`."""
+    return {name: plan.settings["sources"].value[name] for name in plan.named}
 
 
 def value_of(plan: Plan, name: str) -> Any:
@@ -120,18 +132,20 @@ def value_of(plan: Plan, name: str) -> Any:
 @pytest.mark.slow
 def test_sources_weights_and_chats_of_the_plans() -> None:
     notes, _, large, least, two = five_plans()
-    assert [plan.byte_tokenizer for plan in (notes, large, least, two)] == [False, False, True, False]
-    assert (two.weights, two.chat_weights) == ({"notes": 0.8333, "letters": 0.1667}, {"chats": 1.0})
-    assert (notes.weights, notes.chat_weights, notes.chats) == ({"notes": 1.0}, VALUES["p_sft"], BUNDLED)
+    assert [plan.run.V == BYTES for plan in (notes, large, least, two)] == [False, False, True, False]
+    assert two.settings["p_val"].value == {"notes": 0.8333, "letters": 0.1667}
+    assert (two.settings["p_sft"].value, notes.settings["p_sft"].value) == ({"chats": 1.0}, VALUES["p_sft"])
+    assert chats_of({"sources": notes.settings["sources"].value}) == BUNDLED
     splits = [
         (source["split"].get("val_frac"), tail.value if (tail := source["load"].get("held_out_tail")) else None)
         for plan in (notes, large, least, two)
-        for source in plan.sources.values()
+        for source in texts_of(plan).values()
     ]
     assert splits == [(0.1, None), (0.025, None), (None, 0.1), (0.025, None), (None, 0.1)]
-    assert two.chats["chats"]["split"] == {"by": "document", "val_frac": 0.1}
-    assert [source["val_name"] for source in two.sources.values()] == ["val_notes", "val_letters"]
-    assert planned(a_survey(9_000_000_000, 900), a_survey(90_000, 99, path="/b"), hours=24).weights["b"] == 0.0001
+    assert two.settings["sources"].value["chats"]["split"] == {"by": "document", "val_frac": 0.1}
+    assert [source["val_name"] for source in texts_of(two).values()] == ["val_notes", "val_letters"]
+    uneven = planned(a_survey(9_000_000_000, 900), a_survey(90_000, 99, path="/b"), hours=24)
+    assert uneven.settings["p_train"].value["b"] == 0.0001
 
 
 def test_a_plan_fits_the_hours_and_its_steps_agree_with_the_text() -> None:
@@ -142,7 +156,7 @@ def test_a_plan_fits_the_hours_and_its_steps_agree_with_the_text() -> None:
                 run = plan.run
                 assert sum(plan.seconds.values()) <= 3600 * hours
                 assert run.seconds(machine) <= 0.75 * (3600 * hours - plan.seconds["text"])
-                held_out = plan.sources["notes"]["split"]["val_frac"]
+                held_out = texts_of(plan)["notes"]["split"]["val_frac"]
                 assert run.text_tokens == pytest.approx(text_bytes * (1 - held_out) / bytes_per_token(run.V))
                 assert run.epochs == pytest.approx(run.steps * run.B * run.size.T / run.text_tokens)
                 assert run.epochs <= 0.75 * most_epochs(run.parameters, in_epochs=True)
@@ -159,7 +173,7 @@ def test_more_hours_or_a_faster_machine_never_give_a_smaller_model() -> None:
 
 
 def split_of(survey: Survey) -> str:
-    (source,) = planned(survey, machine=GPU).sources.values()
+    (source,) = texts_of(planned(survey, machine=GPU)).values()
     by = source["split"]["by"]
     return str(getattr(by, "value", by))
 
@@ -224,4 +238,4 @@ def test_names_of_sources_and_of_their_chats_never_meet() -> None:
     assert source_names(["/x/" + "a" * 39 + " b", "/x/9"]) == ["a" * 39, "text_9"]
     assert source_names(["/x/a", "/y/a", "/z/a"], taken=["a_2"]) == ["a", "a_3", "a_4"]
     plan = planned(a_survey(3_000_000, 900, path="/x/dolly15k"), chats=(OwnChats("/y/dolly15k.jsonl", "chat", 50),))
-    assert (list(plan.sources), list(plan.chats)) == (["dolly15k_2"], ["dolly15k"])
+    assert list(plan.settings["sources"].value) == ["dolly15k_2", "dolly15k"]

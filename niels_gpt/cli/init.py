@@ -21,6 +21,7 @@ from niels_gpt.data.types import Request
 from niels_gpt.device import prepare_device
 from niels_gpt.files.atomic import write_text
 from niels_gpt.files.messages import format_duration, plural, read_text, visible
+from niels_gpt.model.size import BYTES
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import check_input
 from niels_gpt.pipeline.params import Params, parse_params, read_params
@@ -107,7 +108,7 @@ def init(
     with without_dvc(Path()):
         commit = write_baseline(text)
         removed = remove_leftovers(parse_yaml(text, name="the new params.yaml"))
-    lines = _summary(plan, ahead, commit=commit, removed=removed, hours=hours, own_chats=bool(chats))
+    lines = _summary(plan, ahead, commit=commit, removed=removed, own_chats=bool(chats))
     for line in ["", *([said] if base and not start else []), *lines]:
         typer.echo(visible(line))
 
@@ -233,7 +234,7 @@ def _planned(
         machine = sizing.Machine(flops, cuda=machine.cuda, busy=pace.busy, start=sizing.seconds_to_start())
     plan = planned(machine=machine, hours=hours)
     text, params = written(plan)
-    sizes = {name: float(survey.text_bytes) for name, survey in zip(plan.sources, surveys, strict=False)}
+    sizes = {name: float(survey.text_bytes) for name, survey in plan.named.items()}
     ahead = sizing.look_ahead(params, folder=Path(), known=sizes)
     further = sizing.look_further(ahead, lambda longer: planned(machine=machine, hours=longer).run, hours=hours)
     return plan, text, further
@@ -251,11 +252,9 @@ def measure(device: str, *, threads: int) -> sizing.Machine:
     return sizing.Machine(_USED * matmul_flops(device, "bf16" if cuda else "float32"), cuda=cuda)
 
 
-def _summary(
-    plan: Plan, ahead: sizing.Outlook, *, commit: str, removed: Sequence[str], hours: float, own_chats: bool
-) -> list[str]:
+def _summary(plan: Plan, ahead: sizing.Outlook, *, commit: str, removed: Sequence[str], own_chats: bool) -> list[str]:
     run, size, seconds = plan.run, plan.run.size, plan.seconds
-    tokenizer = "bytes as tokens" if plan.byte_tokenizer else f"vocabulary of {run.V:,}"
+    tokenizer = "bytes as tokens" if run.V == BYTES else f"vocabulary of {run.V:,}"
     lines = [
         f"model    {run.parameters / 1e6:.1f} M parameters (C{size.C} L{size.L}, context {size.T}), {tokenizer}",
         f"trains   on {run.tokens:,} tokens in {plural(run.steps, 'step')}; epochs: {ahead.epochs}",
@@ -266,7 +265,7 @@ def _summary(
     total = sum(seconds.values())
     parts = {"data stages": "text", "train": "train", "sft": "sft", "leak, eval and the rest": "rest"}
     shown = ", ".join(f"{name} {format_duration(seconds[key])}" for name, key in parts.items())
-    lines.append(f"takes    about {format_duration(total)} of the {hours:.3g} h here: {shown}")
+    lines.append(f"takes    about {format_duration(total)} of the {plan.hours:.3g} h here: {shown}")
     if plan.busy:
         now = format_duration(total / (1 - plan.busy))
         lines.append(f"busy     other programs take {plan.busy:.0%} of the cores: while they do, it takes about {now}")

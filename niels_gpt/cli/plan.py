@@ -18,6 +18,7 @@ from niels_gpt.cli.survey import Survey, describe, megabytes, printable
 from niels_gpt.files.messages import format_duration, plural
 from niels_gpt.model.size import BYTES, bytes_per_token
 from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.sections import NO_INPUT
 from niels_gpt.pipeline.yaml_files import default_at
 
 LEAST_TEXT = 2000  # bytes per source: a tenth of it, held out, fills 1.5 windows of the smallest context
@@ -33,6 +34,7 @@ _STAGES_A_SOURCE, _OTHER_STAGES = 4, 14  # load counts twice: it reads the text 
 # Share of the remaining time for each part; the rest is a reserve.
 _TRAIN, _SFT, _LEAK, _EVAL = 0.75, 0.08, 0.03, 0.03
 _LEAST_S = 40.0  # after reading the text
+_WHY_WEIGHTS = "By size, so that every source gets the same epochs; without the sample's own text."
 _PUBLIC_SHARE = 0.1  # for a base: of public text at most, and no more epochs of it than of the user's text
 
 
@@ -49,21 +51,12 @@ class OwnChats:
 class Plan:
     """Contents of the new params.yaml with reasons, and the estimated seconds of each part of the run."""
 
-    head: Sequence[str]
-    sources: Mapping[str, Mapping[str, Any]]
-    chats: Mapping[str, Mapping[str, Any]]
-    weights: Mapping[str, float]
-    val_weights: Mapping[str, float]
-    chat_weights: Mapping[str, float]
-    sections: Mapping[str, Mapping[str, Any]]  # other sections that replace the sample's as a whole
-    settings: Mapping[str, Setting]
+    hours: float
+    named: Mapping[str, Survey]  # the user's text, by name of source
+    settings: Mapping[str, Setting]  # by dotted name; a section replaces the sample's as a whole
     run: PlannedRun
     seconds: Mapping[str, float]
     busy: float  # share of the cores that other programs take, 0 to 1
-
-    @property
-    def byte_tokenizer(self) -> bool:
-        return self.run.V == BYTES
 
 
 def plan_params(
@@ -104,13 +97,16 @@ def plan_params(
     if not base and V != BYTES:
         reading += _A_MEGABYTE_OF_PIECES * min(text_bytes, _sample_bytes(text_bytes)) / 1e6
 
+    first, *_ = named
+    weights: dict[str, Any] = {**_weights(named, 1 - share), **dict.fromkeys(public, round(share, 4))}
+    weights[first] = Setting(weights[first], _WHY_WEIGHTS)
+
     def planned(left: float) -> Plan:
         if base:
             run = fit_tuning(surveys, base, share=share, machine=machine, left=left)
             asked = sum(chat.count for chat in chats)
-            settings, seconds = tuning_settings(run, sources=sources, own_chats=asked, machine=machine, left=left)
-            settings["splice.dataset_name"] = Setting(next(iter(named)))
-            sections = base.sections(run.size.T)
+            settings, seconds = tuning_settings(run, base, sources=sources, own_chats=asked, machine=machine, left=left)
+            settings["splice.dataset_name"] = Setting(first)
         else:
             trained_bytes = sum(survey.trained_bytes for survey in surveys)
             run = fit_run(trained_bytes, V=V, machine=machine, seconds=_TRAIN * left)
@@ -118,20 +114,14 @@ def plan_params(
             # Rows of T tokens, and about as many tokens per step.
             run = replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
             settings, seconds = _settings(run, named, chats, machine=machine, left=left)
-            sections = {"tokenizer": _BYTE_TOKENIZER} if V == BYTES else {}
-        return Plan(
-            head=_heading(surveys, hours),
-            sources={**{name: _source_entry(name, survey, run) for name, survey in named.items()}, **public},
-            chats=chat_entries,
-            weights={**_weights(named, 1 - share), **dict.fromkeys(public, round(share, 4))},
-            val_weights=_weights(named, 1.0),
-            chat_weights=dict.fromkeys(chat_entries, 1.0) if chats or base else sample["p_sft"],
-            sections=sections,
-            settings=settings,
-            run=run,
-            seconds={"text": reading, **seconds},
-            busy=machine.busy,
-        )
+        entries = {name: _source_entry(name, survey, run) for name, survey in named.items()}
+        tables = {
+            "sources": Setting({**entries, **public, **chat_entries}),
+            "p_train": Setting(weights),
+            "p_val": Setting(_weights(named, 1.0)),
+            "p_sft": Setting(dict.fromkeys(chat_entries, 1.0) if chats or base else sample["p_sft"]),
+        }
+        return Plan(hours, named, {**tables, **settings}, run, {"text": reading, **seconds}, machine.busy)
 
     return _fit_hours(hours, reading, planned)
 
@@ -168,26 +158,18 @@ def _fit_hours(hours: float, reading: float, planned: Callable[[float], Plan]) -
 
 def plan_text(plan: Plan, sample: str) -> str:
     """Return the sample's YAML with the plan's values and reasons; equal plans give equal text."""
-    why = "By size, so that every source gets the same epochs; without the sample's own text."
-    first, *_ = plan.weights
-    sections = {
-        "sources": {**plan.sources, **plan.chats},
-        "p_train": {**plan.weights, first: Setting(plan.weights[first], why)},
-        "p_val": plan.val_weights,
-        "p_sft": plan.chat_weights,
-        **plan.sections,
+    heading = [
+        f"Written by niels-gpt init, for {plan.hours:g} h on the machine it ran on, from this survey:",
+        *(f"  {line}" for survey in plan.named.values() for line in describe(survey)),
+        "Keys that are not here have a default; `niels-gpt params` prints them all. All keys and ranges:",
+        "docs/parameters.md. Try a value for one run: dvc exp run -S train.total_steps=500",
+    ]
+    settings = {  # defaults without a reason are left out
+        key: replace(setting, is_default=not setting.reason and setting.value == default_at(key, Params))
+        for key, setting in plan.settings.items()
     }
-    text = sample.partition("\n\n")[2]  # without the sample's heading
-    written = {name: Setting(values) for name, values in sections.items()}
-    for key, setting in plan.settings.items():  # defaults without a reason are left out
-        written[key] = replace(setting, is_default=not setting.reason and setting.value == default_at(key, Params))
-    return "\n".join([*(f"# {line}".rstrip() for line in plan.head), "", with_settings(text, written)])
-
-
-_BYTE_TOKENIZER = {
-    "kind": Setting("byte", "The text is too small or too repetitive to learn a vocabulary: its bytes are the tokens."),
-    "corpus": "data/no-input.md",
-}
+    text = with_settings(sample.partition("\n\n")[2], settings)  # without the sample's heading
+    return "\n".join([*(f"# {line}".rstrip() for line in heading), "", text])
 
 
 def source_names(paths: Sequence[str], *, taken: Collection[str] = ()) -> list[str]:
@@ -299,14 +281,12 @@ def _settings(
         "splice.doc_select_mode": Setting("shortest"),
         "splice.strict_num_docs": Setting(False),
         "memorize.run": Setting(False),
-        "memorize.chunk_size": Setting(chunk),
-        "memorize.prompt_tokens": Setting(chunk // 2),
-        "leak.chunk_size": Setting(chunk),
-        "leak.prompt_tokens": Setting(chunk // 2),
+        **{f"{section}.chunk_size": Setting(chunk) for section in ("memorize", "leak")},
+        **{f"{section}.prompt_tokens": Setting(chunk // 2) for section in ("memorize", "leak")},
         "leak.max_passages": Setting(passages),
         **{f"{section}.precision": Setting(precision) for section in ("train", "sft", "splice.train")},
         "runtime.log_every": Setting(max(1, min(100, run.steps // 50))),
-        "runtime.checkpoint_every": Setting(max(10, min(500, int(120 / max(a_step, 1e-9))))),
+        "runtime.checkpoint_every": Setting(max(10, min(500, int(120 / a_step)))),
     }
     if not machine.cuda and C >= 256 and run.B * T > _AT_ONCE_ON_CPU:
         settings["runtime.micro_batch_tokens"] = Setting(_AT_ONCE_ON_CPU, "So that a step fits into memory.")
@@ -333,7 +313,8 @@ def _groups(embedding: float, vectors: float) -> dict[str, float]:
 
 def _tokenizer_settings(run: PlannedRun, surveys: Sequence[Survey]) -> dict[str, Setting]:
     if run.V == BYTES:
-        return {}
+        reason = "The text is too small or too repetitive to learn a vocabulary: its bytes are the tokens."
+        return {"tokenizer": Setting({"kind": Setting("byte", reason), "corpus": NO_INPUT})}
     text_bytes, documents = (sum(getattr(survey, of) for survey in surveys) for of in ("text_bytes", "documents"))
     few = f"{plural(documents, 'document')}: too few to filter rare words, so some may be in the vocabulary."
     reason = f"For {megabytes(text_bytes)} of text: a larger vocabulary gives fewer tokens, and needs more text."
@@ -371,14 +352,3 @@ def _why_steps(run: PlannedRun) -> str:
     if run.limited_by == "time":
         return f"{read}: as many as the hours allow."
     return f"{read}. More have not been tried, and memorize the text: more text would help."
-
-
-def _heading(surveys: Sequence[Survey], hours: float) -> list[str]:
-    """Return the comment at the top of the new params.yaml: what the survey found."""
-    lines = [f"Written by niels-gpt init, for {hours:g} h on the machine it ran on, from this survey:"]
-    lines += [f"  {line}" for survey in surveys for line in describe(survey)]
-    return [
-        *lines,
-        "Keys that are not here have a default; `niels-gpt params` prints them all. All keys and ranges:",
-        "docs/parameters.md. Try a value for one run: dvc exp run -S train.total_steps=500",
-    ]

@@ -13,6 +13,7 @@ from niels_gpt.cli.survey import Survey
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.device import prepare_device
 from niels_gpt.model.size import BASE_BYTES_PER_TOKEN
+from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.yaml_files import default_at
 from niels_gpt.train.task import Execution, device_memory, least_memory
@@ -46,15 +47,6 @@ class ChosenBase:
         if 3 * least > (there := device_memory(execution.device)):
             raise ValueError(f"it needs about {3 * least / 1e9:.0f} GB of memory, and there are {there / 1e9:.1f}")
 
-    def sections(self, T: int) -> dict[str, dict[str, Any]]:
-        """Return the sections of params.yaml that a base replaces as a whole."""
-        start = {"from": Setting(self.name, "The model to start from: docs/base.md."), "input": self.input}
-        return {
-            "base": {**start, "revision": self.revision},
-            "tokenizer": {"kind": "hf", "corpus": "models/base"},
-            "model": {"T": Setting(T, "Everything else of the model is the base's."), "dropout": 0.0},
-        }
-
 
 def fit_tuning(
     surveys: Sequence[Survey], base: ChosenBase, *, share: float, machine: Machine, left: float
@@ -76,7 +68,7 @@ def fit_tuning(
 
 
 def tuning_settings(
-    run: PlannedRun, *, sources: int, own_chats: int, machine: Machine, left: float
+    run: PlannedRun, base: ChosenBase, *, sources: int, own_chats: int, machine: Machine, left: float
 ) -> tuple[dict[str, Setting], dict[str, float]]:
     """Return (settings by dotted name, estimated seconds of each part); `own_chats` and `sources` are counts."""
     T, tokens_a_second = run.size.T, machine.flops / run.flops
@@ -94,8 +86,12 @@ def tuning_settings(
     precision = "bf16" if machine.cuda else "float32"
     recipe: dict[str, Any] = {"schedule": "linear", "min_lr": 0.0, "precision": precision, "B": run.B}
     recipe |= {key: default_at(f"train.{key}", Params) for key in _BY_DEFAULT}
+    start = {"from": Setting(base.name, "The model to start from: docs/base.md."), "input": base.input}
     time = "what the hours allow" if run.limited_by == "time" else "more epochs overfit"
     settings = {
+        "base": Setting({**start, "revision": base.revision}),
+        "tokenizer": Setting({"kind": "hf", "corpus": str(layout.BASE)}),
+        "model": Setting({"T": Setting(T, "Everything else of the model is the base's."), "dropout": 0.0}),
         **{f"{section}.{key}": Setting(value) for section in ("train", "sft") for key, value in recipe.items()},
         "train.total_steps": Setting(
             run.steps, f"{run.tokens:,} tokens, about {run.epochs:.2f} epochs of your text: {time}."
