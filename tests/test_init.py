@@ -234,7 +234,7 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
     assert parse_params(plan_text(planned(many), SAMPLE))[1]["tokenizer"]["min_documents"] == 5
     told = {"commit": "", "removed": (), "own_chats": True}
     for survey, said in ((few, 1), (many, 0)):
-        lines = init_module._summary(planned(survey), Outlook({}, 0.0, 1, 2.0, Ability.WORDS), **told)
+        lines = init_module._summary(planned(survey), Outlook({}, 1, "low", Ability.WORDS), **told)
         assert sum("may be in the vocabulary, as may other rare words" in line for line in lines) == said
 
 
@@ -243,7 +243,7 @@ def test_the_summary_says_that_hours_would_not_help_where_the_text_is_the_limit(
     for hours, limit in ((24.0, "text"), (0.1, "time")):
         plan = planned(a_survey(1_600_000, 300), hours=hours)
         assert plan.run.limited_by == limit
-        lines = init_module._summary(plan, Outlook({}, 0.0, 1, 2.0, Ability.WORDS), **told)
+        lines = init_module._summary(plan, Outlook({}, 1, "low", Ability.WORDS), **told)
         assert any("more hours would not" in line for line in lines) == (limit == "text")
 
 

@@ -157,7 +157,7 @@ def _outlook(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
     for sentence in read_too_often(ahead.seen, most=most):
         what, _, advice = sentence.partition("; ")
         yield Finding(what, advice=advice)
-    if ahead.bits is not None:
+    if ahead.loss:
         yield Finding(f"train: {ahead.loss}; docs/recipe.md says what to change")
     yield Finding(f"verdict: {ahead.ability}", advice="; ".join(ahead.remedies()) or None)
 

@@ -215,16 +215,14 @@ class Outlook:
     """Text that a run trains on, and the loss and ability expected of its model."""
 
     seen: Mapping[str, Exposure]  # by source of text, if it has any weight and its size is known
-    text_bytes: float  # of training text
     parameters: int | None  # None: those of a base that is not imported yet
-    bits: float | None  # expected by the scaling law, per byte; None from a base, which the law does not cover
+    loss: str  # expected by the scaling law, in words; empty from a base, which the law does not cover
     ability: Ability
-    note: str = ""  # on the recipe or on the range of the law
     further: tuple[float, Ability] | None = None  # hours that would do better, and what they would do
 
     def remedies(self) -> list[str]:
         """Return what would make the model write more than it will."""
-        if self.bits is None:
+        if not self.loss:
             return ["what it says about your notes may be invented"]
         hours = [f"with --hours {self.further[0]:g}: {self.further[1]}"] if self.further else []
         base = "with a pretrained model: sentences in your style (--from smollm2; `make base` installs it)"
@@ -234,16 +232,6 @@ class Outlook:
     def epochs(self) -> str:
         """Return the epochs over each source as text."""
         return ", ".join(f"{name} {it.epochs:,.2f} of {it.tokens:,.0f} tokens" for name, it in self.seen.items())
-
-    @property
-    def loss(self) -> str:
-        """Return the expected loss as text; no figure below the range of the law."""
-        assert self.bits is not None
-        assert self.parameters is not None
-        what = f"{self.text_bytes / 1e6:.1f} MB of text and {self.parameters / 1e6:.1f} M parameters"
-        if self.text_bytes < SMALLEST_TEXT or self.parameters < SMALLEST_MODEL:
-            return f"{what} are too little to predict the final loss"
-        return f"{what}, expected loss about {self.bits:.2f} bits per byte on held-out English{self.note}"
 
 
 def look_ahead(params: Mapping[str, Any], *, folder: Path, known: Mapping[str, float] | None = None) -> Outlook:
@@ -268,15 +256,24 @@ def look_ahead(params: Mapping[str, Any], *, folder: Path, known: Mapping[str, f
     readings = [
         Reading((it.tokens or it.drawn) * a_token, it.drawn * a_token, in_epochs) for it in seen.values() if it.drawn
     ]
-    size, parameters = sum(reading.size for reading in readings), parameter_count(cfg) if cfg else None
-    bits, note, ability = None, "", Ability.SENTENCES
+    loss, ability, parameters = "", Ability.SENTENCES, parameter_count(cfg) if cfg else None
     if params["base"]["from"] is None and parameters is not None:
-        bits = expected_bits_per_byte(parameters, readings, steps=steps)
         ability = expected_ability(parameters, readings, steps=steps)
-        note = " with preset v2's recipe, higher with this one" if params["train"]["optimizer"] != "muon" else ""
-        if size > LARGEST_TEXT or parameters > LARGEST_MODEL:
-            note += " (extrapolated: no run of this size was measured)"
-    return Outlook({name: it for name, it in seen.items() if it.epochs}, size, parameters, bits, ability, note)
+        loss = _expected_loss(parameters, readings, steps=steps, optimizer=params["train"]["optimizer"])
+    return Outlook({name: it for name, it in seen.items() if it.epochs}, parameters, loss, ability)
+
+
+def _expected_loss(parameters: int, readings: Sequence[Reading], *, steps: int, optimizer: str) -> str:
+    """Return the expected loss in words; no figure below the range of the law."""
+    size = sum(reading.size for reading in readings)
+    what = f"{size / 1e6:.1f} MB of text and {parameters / 1e6:.1f} M parameters"
+    if size < SMALLEST_TEXT or parameters < SMALLEST_MODEL:
+        return f"{what} are too little to predict the final loss"
+    bits = expected_bits_per_byte(parameters, readings, steps=steps)
+    recipe = " with preset v2's recipe, higher with this one" if optimizer != "muon" else ""
+    beyond = size > LARGEST_TEXT or parameters > LARGEST_MODEL
+    note = " (extrapolated: no run of this size was measured)" if beyond else ""
+    return f"{what}, expected loss about {bits:.2f} bits per byte on held-out English{recipe}{note}"
 
 
 _LONGER = (0.25, 0.5, 1, 2, 4, 8, 24, 72, 240)  # hours to try
@@ -383,8 +380,7 @@ def seconds_per_step(cfg: ModelConfig, train_cfg: TrainConfig, runtime: Mapping[
 def trained_stages(params: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the stages that train; params.yaml may leave out fine-tuning."""
     tuning = params.get("sft")
-    left_out = isinstance(tuning, Mapping) and tuning.get("run") is False
-    return ("train",) if left_out else ("train", "sft")
+    return ("train",) if isinstance(tuning, Mapping) and tuning.get("run") is False else ("train", "sft")
 
 
 def execution_of(runtime: Mapping[str, Any]) -> Execution:
