@@ -21,7 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from niels_gpt.cli.app import app
-from niels_gpt.cli.run import PHASES, Board, Lines, sparkline
+from niels_gpt.cli.run import PHASES, Board, sparkline
 from niels_gpt.config import ModelConfig
 from niels_gpt.eval.ability import ability, best_temperature
 from niels_gpt.files import messages
@@ -93,7 +93,7 @@ def test_a_board_follows_training_by_its_own_lines(titles: list[str]) -> None:
     phase = board.phases[3]
     assert (phase.name, phase.share, phase.left) == ("train", 0.25, "2 min 05 s")
     assert (phase.losses, phase.number) == ([4.0, 3.5], "loss 3.25")
-    assert board.line_of(phase) == "train: 25%, 2 min 05 s left, loss 3.25"
+    assert str(phase) == "train: 25%, 2 min 05 s left, loss 3.25"
     (line,) = [line for line in shown(board) if line.startswith("train")]
     assert "2 min 05 s left  loss 3.25  █▁" in line
 
@@ -151,19 +151,18 @@ def test_lines_are_printed_when_phases_start_and_end_and_between(
 ) -> None:
     monkeypatch.setattr("niels_gpt.cli.run.time", SimpleNamespace(monotonic=lambda: 0.0))
     board = Board(titles, lambda phase: "9 documents" if phase == "read" else "")
-    show = Lines(board)
     skipped = [f"Stage '{title}' didn't change, skipping" for title in titles if title not in ("train", "load@roam")]
     for lines in (running("load@roam"), skipped, running("train")):
         read(board, lines)
-        show.refresh()
-        show.refresh()
+        board.print_changes()
+        board.print_changes()
     assert capsys.readouterr().out.splitlines()[:3] == [
         "read: 0%, load@roam 0 s",
         "read: 0 s, 9 documents",
         "split: unchanged",
     ]
     monkeypatch.setattr("niels_gpt.cli.run._HEARTBEAT_S", 0.0)
-    show.refresh()
+    board.print_changes()
     assert capsys.readouterr().out == "train: 0%, 0 s\n"
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +35,6 @@ from niels_gpt.pipeline.yaml_files import ParamsError, Problem
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.live import Live
 
 LOG = layout.LOGS / "run.log"
 PHASES = {  # the stages of each phase; DVC may run them in another order
@@ -63,20 +62,40 @@ class Phase:
     name: str
     stages: frozenset[str]
     waiting: set[str]
+    running: str = ""  # stage
+    since: float = 0.0  # when it was started
     ran: bool = False
     seconds: float = 0.0  # of its stages that have ended
     share: float = 0.0  # of the running stage, 0 to 1
     left: str = ""
     losses: list[float] = field(default_factory=list)
     number: str = ""
+    printed: str = ""  # state
 
     @property
-    def done(self) -> bool:
-        return not self.waiting
+    def state(self) -> str:
+        return "done" if not self.waiting else "running" if self.running else ""
 
     def advance(self, share: float, *, left: str) -> None:
         """Set what is done of the running stage: a little less is a rounding, much less a student after its teacher."""
         self.share, self.left = share if share < self.share - 0.05 else max(share, self.share), left
+
+    @property
+    def duration(self) -> str:
+        """Return the time left of the running stage, if known, or the time that it or the phase has taken."""
+        if not self.running:
+            return format_duration(self.seconds) if self.ran else "unchanged" if not self.waiting else ""
+        told = f"{self.left} left" if self.left else format_duration(time.monotonic() - self.since)
+        return told if len(self.stages) == 1 else f"{self.running} {told}"
+
+    @property
+    def done(self) -> float:
+        """Return the part that is done, 0 to 1, its stages counted alike."""
+        return (len(self.stages) - len(self.waiting) + self.share) / max(1, len(self.stages))
+
+    def __str__(self) -> str:
+        share = f"{self.done:.0%}, " if self.waiting else ""
+        return f"{self.name}: {share}{self.duration}{', ' * bool(self.number)}{self.number}"
 
 
 class Board:
@@ -86,10 +105,10 @@ class Board:
         of = {name: {t for t in titles if t.partition("@")[0] in stages} for name, stages in PHASES.items()}
         self._number_of = number_of  # the number that matters of a finished phase, by its name
         self.phases = [Phase(name, frozenset(own), own) for name, own in of.items()]
-        self.running: tuple[Phase, str] | None = None
+        self.running: Phase | None = None
         self.error = self.last = ""
         self.note = "looking for what has changed"
-        self._start = self._since = time.monotonic()
+        self._start = self._printed = time.monotonic()
 
     def read(self, line: str) -> None:
         """Take one line of the log into account."""
@@ -99,15 +118,14 @@ class Board:
             if phase is not None and found[1] == "Stage":  # unchanged, or restored from DVC's cache
                 self._tick_off(phase, found[2])
             elif phase is not None:
-                self.running, phase.ran, self._since = (phase, found[2]), True, time.monotonic()
-                self.note = "running"
+                self.running, self.note = phase, "running"
+                phase.running, phase.ran, phase.since = found[2], True, time.monotonic()
         elif self.running and (found := _STEP.match(line)):
-            phase = self.running[0]
-            phase.advance(int(found[1]) / int(found[2]), left=found[5])
-            phase.losses.append(float(found[3]))
-            phase.number = f"loss {float(found[4] or found[3]):.2f}"
+            self.running.advance(int(found[1]) / int(found[2]), left=found[5])
+            self.running.losses.append(float(found[3]))
+            self.running.number = f"loss {float(found[4] or found[3]):.2f}"
         elif self.running and (found := _SHARE.match(line)):
-            self.running[0].advance(int(found[1]) / 100, left=found[2])
+            self.running.advance(int(found[1]) / 100, left=found[2])
         elif line.startswith("ERROR: ") and "failed to reproduce" not in line:  # DVC's names the stage only
             self.error = line.removeprefix("ERROR: ")
         elif line.strip() and not line.startswith("ERROR: "):
@@ -115,34 +133,18 @@ class Board:
 
     def end_stage(self) -> None:
         """Mark the running stage, if any, as done."""
-        if self.running is not None:
-            phase, title = self.running
-            phase.seconds += time.monotonic() - self._since
-            phase.share, phase.left, self.running = 0.0, "", None
+        if phase := self.running:
+            phase.seconds += time.monotonic() - phase.since
             if len(phase.stages) > 1:  # a loss is the number of a phase that trains, and does nothing else
                 phase.losses, phase.number = [], ""
-            self._tick_off(phase, title)
+            self._tick_off(phase, phase.running)
+            phase.share, phase.left = 0.0, ""
+            phase.running, self.running = "", None
 
     def _tick_off(self, phase: Phase, title: str) -> None:
         phase.waiting.discard(title)
-        if phase.done and not phase.number:
+        if not phase.waiting and not phase.number:
             phase.number = self._number_of(phase.name)
-
-    def time_of(self, phase: Phase) -> str:
-        """Return the time left of a phase's running stage, if known, or the time that it or the phase has taken."""
-        if self.running is None or self.running[0] is not phase:
-            return format_duration(phase.seconds) if phase.ran else "unchanged" if phase.done else ""
-        told = f"{phase.left} left" if phase.left else format_duration(time.monotonic() - self._since)
-        return told if len(phase.stages) == 1 else f"{self.running[1]} {told}"
-
-    def share_of(self, phase: Phase) -> float:
-        """Return the part of a phase that is done, 0 to 1, its stages counted alike."""
-        return (len(phase.stages) - len(phase.waiting) + phase.share) / max(1, len(phase.stages))
-
-    def line_of(self, phase: Phase) -> str:
-        """Return a phase as one line of text."""
-        share = "" if phase.done else f"{self.share_of(phase):.0%}, "
-        return f"{phase.name}: {share}{self.time_of(phase)}{', ' * bool(phase.number)}{phase.number}"
 
     @property
     def elapsed(self) -> str:
@@ -159,11 +161,24 @@ class Board:
         for _ in range(4):
             grid.add_column(no_wrap=True)
         for phase in self.phases:
-            style = "bold" if self.running and self.running[0] is phase else "" if phase.done else "dim"
-            bar = ProgressBar(total=1.0, completed=self.share_of(phase), width=_BAR)
+            style = "bold" if phase.running else "dim" if phase.waiting else ""
+            bar = ProgressBar(total=1.0, completed=phase.done, width=_BAR)
             told = f"{phase.number}  {sparkline(phase.losses)}"
-            grid.add_row(phase.name, bar, self.time_of(phase), told.strip(), style=style)
+            grid.add_row(phase.name, bar, phase.duration, told.strip(), style=style)
         return Group(grid, Text(f"{self.elapsed}, {self.note}; all lines are in {LOG}", style="dim"))
+
+    def print_changes(self) -> None:
+        """Print a line for each phase that has started or ended, and one every 4 s, where there is no terminal."""
+        lines = []
+        for phase in self.phases:
+            if phase.state not in ("", phase.printed):
+                phase.printed = phase.state
+                lines.append(str(phase))
+        if not lines and time.monotonic() - self._printed >= _HEARTBEAT_S:
+            lines = [str(self.running) if self.running else f"{self.note}: {self.elapsed}"]
+        for line in lines:
+            self._printed = time.monotonic()
+            print(line, flush=True)
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -177,50 +192,26 @@ def sparkline(values: Sequence[float]) -> str:
 
 def number_of(phase: str, params: Params) -> str:
     """Return the number that matters of a finished phase, from the files that it wrote; "" if they have none."""
-    read: dict[str, Callable[[], str]] = {
-        "read": lambda: (
-            f"{sum(read_meta(layout.RAW / name / MANIFEST)['rows'] for name in params.sources):,} documents"
-        ),
-        "split": lambda: f"{sum(of['near'] for of in read_metrics(layout.DATA).values()):,} near duplicates",
-        "tokenize": lambda: (
-            f"{sum(of['train']['tokens'] for of in read_meta(layout.MIX)['sources'].values()):,} tokens"
-        ),
-        "train": lambda: f"loss {read_metrics(layout.TRAINED)['best_val_loss']:.2f}",
-        "fine-tune": lambda: f"loss {read_metrics(layout.METRICS / 'sft.json')['best_val_loss']:.2f}",
-        "check": lambda: f"{_longest(read_result(layout.SCORES)[layout.PRETRAINED.name]):.2f} bits per byte",
-        "report": lambda: "report.html",
-    }
+    number = ""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-        return read[phase]()
-    return ""
-
-
-def _longest(scores: Mapping[str, Mapping[str, Any]]) -> float:
-    """Return the bits per byte of the validation set with the most tokens."""
-    return float(max(scores.values(), key=lambda score: int(score["tokens"]))["bits_per_byte"])
-
-
-class Lines:
-    """Display of a run where there is no terminal: a line when a phase starts and ends, and every 4 s."""
-
-    def __init__(self, board: Board) -> None:
-        self._board, self._seen, self._last = board, dict[str, str](), time.monotonic()
-
-    def refresh(self) -> None:
-        """Print what has changed, or that nothing has."""
-        board, now = self._board, time.monotonic()
-        lines = []
-        for phase in board.phases:
-            running = board.running is not None and board.running[0] is phase
-            state = "done" if phase.done else "running" if running else ""
-            if state and self._seen.get(phase.name) not in (state, "done"):
-                self._seen[phase.name] = state
-                lines.append(board.line_of(phase))
-        if not lines and now - self._last >= _HEARTBEAT_S:
-            lines = [board.line_of(board.running[0]) if board.running else f"{board.note}: {board.elapsed}"]
-        for line in lines:
-            self._last = now
-            print(line, flush=True)
+        match phase:
+            case "read":
+                rows = (read_meta(layout.RAW / name / MANIFEST)["rows"] for name in params.sources)
+                number = f"{sum(rows):,} documents"
+            case "split":
+                number = f"{sum(of['near'] for of in read_metrics(layout.DATA).values()):,} near duplicates"
+            case "tokenize":
+                sources = read_meta(layout.MIX)["sources"].values()
+                number = f"{sum(of['train']['tokens'] for of in sources):,} tokens"
+            case "train" | "fine-tune":
+                file = layout.TRAINED if phase == "train" else layout.METRICS / "sft.json"
+                number = f"loss {read_metrics(file)['best_val_loss']:.2f}"
+            case "check":  # of the validation set with the most tokens
+                scores = read_result(layout.SCORES)[layout.PRETRAINED.name].values()
+                number = f"{max(scores, key=lambda score: score['tokens'])['bits_per_byte']:.2f} bits per byte"
+            case "report":
+                number = "report.html"
+    return number
 
 
 def params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
@@ -265,7 +256,7 @@ def run(
         raise typer.Exit(130)
     if status:
         raise ValueError(f"{visible(board.error or board.last)} (all lines are in {LOG})")
-    if not all(phase.done for phase in board.phases):  # only some stages were asked for
+    if any(phase.waiting for phase in board.phases):  # only some stages were asked for
         typer.echo(f"done; `niels-gpt run` runs the other stages (all lines are in {LOG})")
         return
     write_report(REPORT_FILE)
@@ -299,12 +290,13 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
                 signal.signal(number, signal.default_int_handler)
+
         from rich.live import Live
 
         live = Live(get_renderable=board.table, auto_refresh=False) if sys.stdout.isatty() else None
         try:
-            with live or nullcontext(Lines(board)) as display:
-                stopped = _follow(dvc, written, board, display)
+            with live or nullcontext():
+                stopped = _follow(dvc, written, board, live.refresh if live else board.print_changes)
         except BaseException:  # such as a closed pipe
             _interrupt(dvc)
             dvc.wait()
@@ -312,7 +304,7 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
         return dvc.returncode, stopped
 
 
-def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, display: "Live | Lines") -> bool:
+def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, show: Callable[[], None]) -> bool:
     """Read what DVC writes until it ends; on Ctrl-C interrupt it, and return True."""
     rest, stopped, ended = b"", False, False
     while not ended:
@@ -325,7 +317,7 @@ def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, disp
                 board.end_stage()
             if ended:
                 board.note = "stopped" if stopped else "failed" if dvc.returncode else "done"
-            display.refresh()
+            show()
             time.sleep(0 if ended else _POLL_S)
         except KeyboardInterrupt:
             stopped, board.note = True, "stopping, training saves its state"
