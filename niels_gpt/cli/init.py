@@ -93,7 +93,7 @@ def init(
     base = _chosen_base(start)
     for survey in surveys:
         for line in describe(survey):
-            typer.echo(visible(line))
+            typer.echo(line)
     how: dict[str, Any] = {"sample": sample, "runtime": _runtime(), "hours": hours, "speed": speed}
     said = f"base     {BUNDLED}, which is installed; `--from {_SCRATCH}` trains from scratch instead"
     try:

@@ -14,8 +14,8 @@ from typing import Any
 from niels_gpt.cli.console import WORDS, Setting, with_settings
 from niels_gpt.cli.plan_base import ChosenBase, fit_tuning, tuning_settings
 from niels_gpt.cli.sizing import Machine, PlannedRun, context_for, fit_run, vocabulary_for
-from niels_gpt.cli.survey import Survey, describe, megabytes, printable
-from niels_gpt.files.messages import format_duration, plural
+from niels_gpt.cli.survey import Survey, describe, megabytes
+from niels_gpt.files.messages import format_duration, plural, visible
 from niels_gpt.model.size import BYTES, bytes_per_token
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.sections import NO_INPUT
@@ -87,7 +87,13 @@ def plan_params(
         public = {"wiki": sample["sources"]["wiki"]}
     taken = [*bundled, *public, *(source["val_name"].removeprefix("val_") for source in bundled.values())]
     named = dict(zip(source_names([survey.path for survey in surveys], taken=taken), surveys, strict=True))
-    chat_entries = _chat_entries(chats, taken=[*named, *public]) or bundled
+    chat_names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=[*named, *public])
+    split = {"by": "document", "val_frac": 0.1}
+    own_chats = {
+        name: _entry("chat", name, path=chat.path, remote="private", load={"kind": chat.kind}, split=split)
+        for name, chat in zip(chat_names, chats, strict=True)
+    }
+    chat_entries = own_chats or bundled
     sources = len(named) + len(public) + len(chat_entries)
     text_bytes = sum(survey.text_bytes for survey in surveys)
     share = min(_PUBLIC_SHARE, public_bytes / (public_bytes + text_bytes)) if base else 0.0
@@ -97,15 +103,14 @@ def plan_params(
     if not base and V != BYTES:
         reading += _A_MEGABYTE_OF_PIECES * min(text_bytes, _sample_bytes(text_bytes)) / 1e6
 
-    first, *_ = named
+    first, count = next(iter(named)), sum(chat.count for chat in chats)
     weights: dict[str, Any] = {**_weights(named, 1 - share), **dict.fromkeys(public, round(share, 4))}
     weights[first] = Setting(weights[first], _WHY_WEIGHTS)
 
     def planned(left: float) -> Plan:
         if base:
             run = fit_tuning(surveys, base, share=share, machine=machine, left=left)
-            asked = sum(chat.count for chat in chats)
-            settings, seconds = tuning_settings(run, base, sources=sources, own_chats=asked, machine=machine, left=left)
+            settings, seconds = tuning_settings(run, base, sources=sources, own_chats=count, machine=machine, left=left)
             settings["splice.dataset_name"] = Setting(first)
         else:
             trained_bytes = sum(survey.trained_bytes for survey in surveys)
@@ -113,7 +118,7 @@ def plan_params(
             T = context_for(surveys, most=run.size.T, bytes_a_token=bytes_per_token(V))
             # Rows of T tokens, and about as many tokens per step.
             run = replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
-            settings, seconds = _settings(run, named, chats, machine=machine, left=left)
+            settings, seconds = _settings(run, named, own_chats=count, machine=machine, left=left)
         entries = {name: _source_entry(name, survey, run) for name, survey in named.items()}
         tables = {
             "sources": Setting({**entries, **public, **chat_entries}),
@@ -124,16 +129,6 @@ def plan_params(
         return Plan(hours, named, {**tables, **settings}, run, {"text": reading, **seconds}, machine.busy)
 
     return _fit_hours(hours, reading, planned)
-
-
-def _chat_entries(chats: Sequence[OwnChats], *, taken: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return the entries of the user's chats in `sources`."""
-    names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=taken)
-    split = {"by": "document", "val_frac": 0.1}
-    return {
-        name: _entry("chat", name, path=chat.path, remote="private", load={"kind": chat.kind}, split=split)
-        for name, chat in zip(names, chats, strict=True)
-    }
 
 
 def _weights(named: Mapping[str, Survey], share: float) -> dict[str, float]:
@@ -194,7 +189,7 @@ def _source_entry(name: str, survey: Survey, run: PlannedRun) -> dict[str, Any]:
     load: dict[str, Any] = {"kind": "text"}
     if survey.glob is not None:
         left_out = f"Tables are skipped, since {len(survey.faults):,} cannot be read: {survey.faults[0]}"
-        load["glob"] = Setting(survey.glob, printable(left_out))
+        load["glob"] = Setting(survey.glob, visible(left_out))
     # Whole documents are held out where there are many, and none is over a quarter of the text.
     many = survey.documents >= _MANY_DOCUMENTS and survey.documents * survey.held_out >= 5
     even = survey.longest <= 0.25 * survey.text_bytes
@@ -227,7 +222,7 @@ def _entry(use: str, name: str, *, path: str, remote: str | Setting, load: Any, 
 
 
 def _settings(
-    run: PlannedRun, named: Mapping[str, Survey], chats: Sequence[OwnChats], *, machine: Machine, left: float
+    run: PlannedRun, named: Mapping[str, Survey], *, own_chats: int, machine: Machine, left: float
 ) -> tuple[dict[str, Setting], dict[str, float]]:
     """Return (settings by dotted name, estimated seconds of each part of the run)."""
     size, tokens_a_second = run.size, machine.flops / run.flops
@@ -237,7 +232,7 @@ def _settings(
     evaluations = 4 if run.steps < 400 else 8
     eval_steps = min(32, max(1, round(0.09 * run.steps / evaluations)))
     # sft trains 8 rows per step. Scoring is forward only, at a third of training's FLOPs: hence the factors of 3 below.
-    sft_rows = 600 * 8 if not chats else min(16_000, max(400, 6 * sum(chat.count for chat in chats)))
+    sft_rows = min(16_000, max(400, 6 * own_chats)) if own_chats else 600 * 8
     sft_steps = max(20, min(math.ceil(sft_rows / 8), int(_SFT * left * tokens_a_second / (8 * T))))
     passages = max(200, min(10_000, int(_LEAK * left * tokens_a_second * 3 / (4 * 100))))
     scored = max(20_000, min(1_000_000, int(_EVAL * left * tokens_a_second * 3 / (4 * len(named)))))
@@ -246,10 +241,13 @@ def _settings(
     chunk = max(4, min(100, T, int(longest * 0.9 / (2 * bytes_per_token(run.V)))))
     a_step = run.B * T / tokens_a_second
     often = run.epochs > 4
+    limit = ": as many as the hours allow."
+    if run.limited_by == "text":
+        limit = ". More have not been tried, and memorize the text: more text would help."
     settings = {
         **_tokenizer_settings(run, list(named.values())),
         **_model_settings(run, often),
-        "train.total_steps": Setting(run.steps, _why_steps(run)),
+        "train.total_steps": Setting(run.steps, f"{run.tokens:,} tokens, about {run.epochs:.2f} epochs{limit}"),
         "train.B": Setting(run.B, f"Rows of {T} tokens per step: about twice the square root of all training tokens."),
         "train.base_lr": Setting(round(0.008 if C == 128 else 0.1 / math.sqrt(C), 5), "0.1 / sqrt(C)."),
         "train.min_lr": Setting(round(0.02 * 0.1 / math.sqrt(C), 6)),
@@ -273,7 +271,7 @@ def _settings(
         "sft.momentum_warmup": Setting(min(100, sft_steps // 2)),
         "eval.max_tokens": Setting(scored, "Validation tokens scored per source, so that it takes minutes."),
         "eval.prompts": Setting(["# ", "The ", "Today "]),
-        **({} if not chats else {"eval.questions": Setting(["Who are you?", "What do you know?"])}),
+        **({"eval.questions": Setting(["Who are you?", "What do you know?"])} if own_chats else {}),
         "splice.run": Setting(False, "To memorize one short document: true here and in memorize."),
         "splice.dataset_name": Setting(learned),
         "splice.num_docs": Setting(1),
@@ -345,10 +343,3 @@ def _model_settings(run: PlannedRun, often: bool) -> dict[str, Setting]:
     if size.C >= 512:
         settings |= {"model.zero_init": Setting(True), "model.logit_cap": Setting(15.0)}
     return settings
-
-
-def _why_steps(run: PlannedRun) -> str:
-    read = f"{run.tokens:,} tokens, about {run.epochs:.2f} epochs"
-    if run.limited_by == "time":
-        return f"{read}: as many as the hours allow."
-    return f"{read}. More have not been tried, and memorize the text: more text would help."

@@ -17,7 +17,7 @@ from niels_gpt.data.readers.files import list_files, shown, unpacked_suffix
 from niels_gpt.data.secrets import Findings, Screen, counted
 from niels_gpt.data.text import SUFFIXES, iter_text
 from niels_gpt.data.types import Document
-from niels_gpt.files.messages import plural
+from niels_gpt.files.messages import plural, visible
 
 PLAIN = (".txt", ".md")  # one document per file; in all other formats, one per row
 _READ_BYTES = 20_000_000  # of text; larger folders are sampled
@@ -177,17 +177,12 @@ def describe(survey: Survey) -> list[str]:
     if survey.binary:
         more = f" (and {len(survey.binary) - 1:,} more)" if survey.binary[1:] else ""
         lines.append(f"binary   {survey.binary[0]}{more} has a text extension but looks binary; exclude it")
-    return [printable(line) for line in lines]
+    return list(map(visible, lines))
 
 
 def megabytes(size: float) -> str:
     """Format a size in bytes as MB, or as kB if it is below 0.1 MB."""
     return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
-
-
-def printable(line: str) -> str:
-    """Replace non-printable characters, which file names may contain, by "?"."""
-    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
