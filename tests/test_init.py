@@ -37,6 +37,8 @@ from tests.conftest import ROOT
 from tests.surveys import BUNDLED, ENGLISH, GPU, LAPTOP, SAMPLE, VALUES, a_survey, chats_of, planned, write
 from tests.talkers import put
 
+RUNTIME = parse_params(SAMPLE)[1]["runtime"]
+
 
 def texts_of(raw: dict[str, Any]) -> dict[str, Any]:
     return {name: source for name, source in raw["sources"].items() if source["use"] == "text"}
@@ -232,14 +234,14 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
     assert "19 documents: too few to filter rare words" in text
     assert parse_yaml(text, name="it")["tokenizer"]["min_documents"] == 1
     assert parse_params(plan_text(planned(many), SAMPLE))[1]["tokenizer"]["min_documents"] == 5
-    told = {"commit": "", "removed": (), "own_chats": True}
+    told = {"commit": "", "removed": (), "chats": True}
     for survey, said in ((few, 1), (many, 0)):
         lines = init_module._summary(planned(survey), Outlook({}, 1, "low", Ability.WORDS), **told)
         assert sum("may be in the vocabulary, as may other rare words" in line for line in lines) == said
 
 
 def test_the_summary_says_that_hours_would_not_help_where_the_text_is_the_limit() -> None:
-    told = {"commit": "", "removed": (), "own_chats": True}
+    told = {"commit": "", "removed": (), "chats": True}
     for hours, limit in ((24.0, "text"), (0.1, "time")):
         plan = planned(a_survey(1_600_000, 300), hours=hours)
         assert plan.run.limited_by == limit
@@ -617,7 +619,7 @@ def test_real_steps_correct_what_a_matrix_product_promised(
 ) -> None:
     """A machine whose real steps are ten times slower gets a run of about a tenth of the FLOPs."""
     surveys = [replace(survey_folder(str(notes(tmp_path / "notes"))), text_bytes=500_000_000, words=100_000)]
-    how: dict[str, Any] = {"base": None, "sample": SAMPLE, "runtime": {}, "hours": 1.0}
+    how: dict[str, Any] = {"base": None, "sample": SAMPLE, "runtime": RUNTIME, "hours": 1.0}
     promised, _, _ = init_module._planned(surveys, [], speed=False, **how)
     pace = Pace(10 * promised.run.seconds(LAPTOP), busy=0.75)
     monkeypatch.setattr("niels_gpt.cli.sizing.seconds_to_train", lambda *_: {"train": pace})
@@ -625,7 +627,7 @@ def test_real_steps_correct_what_a_matrix_product_promised(
     real, _, ahead = init_module._planned(surveys, [], speed=True, **how)
     assert real.run.tokens * real.run.flops == pytest.approx(promised.run.tokens * promised.run.flops / 10, rel=0.1)
     assert real.seconds["text"] > 1.1 * promised.seconds["text"]  # stages take longer to start here
-    told = {"commit": "", "removed": (), "own_chats": True}
+    told = {"commit": "", "removed": (), "chats": True}
     (takes, busy) = (line for line in init_module._summary(real, ahead, **told) if line.startswith(("takes", "busy")))
     total = sum(real.seconds.values())
     assert takes.startswith(f"takes    about {format_duration(total)} of the 1 h here: ")
@@ -747,6 +749,7 @@ def test_a_short_tuning_on_a_gpu_is_not_compiled_unless_a_person_has_said_so(
     monkeypatch.setattr(init_module, "measure", lambda *_, **__: GPU)
     base = ChosenBase("smollm2", "data/no-input.md", None, SMOLLM2)
     how: dict[str, Any] = {"base": base, "sample": SAMPLE, "hours": 1.0, "speed": False}
-    for runtime, compiled in (({"compile": "auto", "threads": 0}, False), ({"compile": True}, True)):
+    for written, compiled in (("auto", False), (True, True)):
+        runtime = {**RUNTIME, "compile": written}
         _, text, _ = init_module._planned([a_survey(500_000, 300)], [], runtime=runtime, **how)
         assert parse_yaml(text, name="planned")["runtime"]["compile"] is compiled

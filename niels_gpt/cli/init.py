@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import combinations
@@ -34,7 +34,7 @@ from niels_gpt.pipeline.repository import (
 )
 from niels_gpt.pipeline.sections import BUNDLED, NO_INPUT, check_base, check_place
 from niels_gpt.pipeline.stage import remove_leftovers
-from niels_gpt.pipeline.yaml_files import ParamsError, default_at, parse_yaml
+from niels_gpt.pipeline.yaml_files import default_at, parse_yaml
 from niels_gpt.train.meter import matmul_flops
 
 _LEAST_HOURS, _MOST_HOURS = 0.05, 1000.0
@@ -94,11 +94,11 @@ def init(
     for survey in surveys:
         for line in describe(survey):
             typer.echo(line)
-    how: dict[str, Any] = {"sample": sample, "runtime": _runtime(), "hours": hours, "speed": speed}
+    how: dict[str, Any] = {"sample": sample, "runtime": _runtime(sample), "hours": hours, "speed": speed}
     said = f"base     {BUNDLED}, which is installed; `--from {_SCRATCH}` trains from scratch instead"
     try:
         if base and not start:
-            base.check_room(str(how["runtime"].get("device", "auto")))
+            base.check_room(how["runtime"]["device"])
         plan, text, ahead = _planned(surveys, chats, base=base, **how)
     except ValueError as error:
         if start or not base:
@@ -108,7 +108,7 @@ def init(
     with without_dvc(Path()):
         commit = write_baseline(text)
         removed = remove_leftovers(parse_yaml(text, name="the new params.yaml"))
-    lines = _summary(plan, ahead, commit=commit, removed=removed, own_chats=bool(chats))
+    lines = _summary(plan, ahead, commit=commit, removed=removed, chats=bool(chats))
     for line in ["", *([said] if base and not start else []), *lines]:
         typer.echo(visible(line))
 
@@ -179,12 +179,11 @@ def _chosen_base(start: str | None) -> ChosenBase | None:
     return ChosenBase(name, watched, revision, read_config(name, local=local, revision=revision))
 
 
-def _runtime() -> dict[str, Any]:
-    """Return the `runtime` section of the current params.yaml; {} if it cannot be read."""
-    try:
+def _runtime(sample: str) -> dict[str, Any]:
+    """Return the `runtime` section of the current params.yaml, or that of the sample if it cannot be read."""
+    with suppress(ValueError, OSError):
         return dict(read_params()[1]["runtime"])
-    except (ParamsError, ValueError, OSError):
-        return {}
+    return dict(parse_params(sample)[1]["runtime"])
 
 
 def _own_chats(path: str) -> OwnChats:
@@ -214,19 +213,18 @@ def _planned(
 ) -> tuple[Plan, str, sizing.Outlook]:
     """Return a plan, its YAML and its outlook, by a matrix product's speed or, with `speed`, by that of real steps."""
     values = parse_yaml(sample, name="presets/sample.yaml")
-    public_bytes = sizing.size_on_disk(Path(values["sources"]["wiki"]["input"]))
-    planned = partial(plan_params, surveys, chats=chats, base=base, sample=values, public_bytes=public_bytes)
+    planned = partial(plan_params, surveys, chats=chats, base=base, sample=values)
 
     def written(plan: Plan) -> tuple[str, dict[str, Any]]:
         # Defaults are left to the plan, which may know better.
-        own = {f"runtime.{key}": runtime[key] for key in _OF_THE_MACHINE if key in runtime}
+        own = {f"runtime.{key}": runtime[key] for key in _OF_THE_MACHINE}
         changed = {name: Setting(value) for name, value in own.items() if value != default_at(name, Params)}
         text = with_settings(plan_text(plan, sample), changed)
         return text, parse_params(text, name="the new params.yaml")[1]
 
-    machine = measure(str(runtime.get("device", "auto")), threads=int(runtime.get("threads", 0)))
+    machine = measure(runtime["device"], threads=runtime["threads"])
     if speed and base:
-        machine = measured_machine(base, {**parse_params(sample)[1]["runtime"], **runtime}, cuda=machine.cuda)
+        machine = measured_machine(base, runtime, cuda=machine.cuda)
     elif speed:
         first = planned(machine=machine, hours=hours)
         pace = sizing.seconds_to_train(written(first)[1], "train")["train"]
@@ -252,31 +250,29 @@ def measure(device: str, *, threads: int) -> sizing.Machine:
     return sizing.Machine(_USED * matmul_flops(device, "bf16" if cuda else "float32"), cuda=cuda)
 
 
-def _summary(plan: Plan, ahead: sizing.Outlook, *, commit: str, removed: Sequence[str], own_chats: bool) -> list[str]:
+def _summary(plan: Plan, ahead: sizing.Outlook, *, commit: str, removed: Sequence[str], chats: bool) -> Iterator[str]:
     run, size, seconds = plan.run, plan.run.size, plan.seconds
     tokenizer = "bytes as tokens" if run.V == BYTES else f"vocabulary of {run.V:,}"
-    lines = [
-        f"model    {run.parameters / 1e6:.1f} M parameters (C{size.C} L{size.L}, context {size.T}), {tokenizer}",
-        f"trains   on {run.tokens:,} tokens in {plural(run.steps, 'step')}; epochs: {ahead.epochs}",
-    ]
+    yield f"model    {run.parameters / 1e6:.1f} M parameters (C{size.C} L{size.L}, context {size.T}), {tokenizer}"
+    yield f"trains   on {run.tokens:,} tokens in {plural(run.steps, 'step')}; epochs: {ahead.epochs}"
     if run.limited_by == "text":
-        lines.append("         (more text would lower the loss, more hours would not)")
-    lines += [f"verdict  {ahead.ability}", *(f"         {line}" for line in ahead.remedies())]
+        yield "         (more text would lower the loss, more hours would not)"
+    yield f"verdict  {ahead.ability}"
+    yield from (f"         {line}" for line in ahead.remedies())
     total = sum(seconds.values())
     parts = {"data stages": "text", "train": "train", "sft": "sft", "leak, eval and the rest": "rest"}
     shown = ", ".join(f"{name} {format_duration(seconds[key])}" for name, key in parts.items())
-    lines.append(f"takes    about {format_duration(total)} of the {plan.hours:.3g} h here: {shown}")
+    yield f"takes    about {format_duration(total)} of the {plan.hours:.3g} h here: {shown}"
     if plan.busy:
         now = format_duration(total / (1 - plan.busy))
-        lines.append(f"busy     other programs take {plan.busy:.0%} of the cores: while they do, it takes about {now}")
+        yield f"busy     other programs take {plan.busy:.0%} of the cores: while they do, it takes about {now}"
     if "tokenizer.min_documents" in plan.settings:
-        lines.append("names    may be in the vocabulary, as may other rare words: too few documents to filter them")
-    if not own_chats:
-        lines.append("chats    the sample's, in English; --chat FILE uses your own")
-    lines.append(f"written  params.yaml, with reasons{f', and committed as {commit}' if commit else ', unchanged'}")
+        yield "names    may be in the vocabulary, as may other rare words: too few documents to filter them"
+    if not chats:
+        yield "chats    the sample's, in English; --chat FILE uses your own"
+    yield f"written  params.yaml, with reasons{f', and committed as {commit}' if commit else ', unchanged'}"
     if commit:
-        lines.append(f"undo     `git checkout {commit}~1 params.yaml` restores the previous one")
+        yield f"undo     `git checkout {commit}~1 params.yaml` restores the previous one"
     if removed:
-        lines.append(f"removed  cache/ of {', '.join(removed)}; DVC's cache still has it")
-    lines.append("next     `niels-gpt run` trains and checks it; then `niels-gpt chat`")
-    return lines
+        yield f"removed  cache/ of {', '.join(removed)}; DVC's cache still has it"
+    yield "next     `niels-gpt run` trains and checks it; then `niels-gpt chat`"

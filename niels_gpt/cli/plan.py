@@ -9,11 +9,12 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from niels_gpt.cli.console import WORDS, Setting, with_settings
 from niels_gpt.cli.plan_base import ChosenBase, fit_tuning, tuning_settings
-from niels_gpt.cli.sizing import Machine, PlannedRun, context_for, fit_run, vocabulary_for
+from niels_gpt.cli.sizing import Machine, PlannedRun, context_for, fit_run, size_on_disk, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, megabytes
 from niels_gpt.files.messages import format_duration, plural, visible
 from niels_gpt.model.size import BYTES, bytes_per_token
@@ -65,14 +66,13 @@ def plan_params(
     chats: Sequence[OwnChats] = (),
     base: ChosenBase | None = None,
     sample: Mapping[str, Any],
-    public_bytes: float,
     machine: Machine,
     hours: float,
 ) -> Plan:
     """Plan a run on the surveyed text within `hours`, from scratch or from a base.
 
     The sample's chats are used if the user has none; of them, a base leaves out the dialogues, which are about
-    niels_gpt. Its public text, of `public_bytes`, stays in the mix of a base, so that less is forgotten.
+    niels_gpt. Its public text stays in the mix of a base, so that less is forgotten.
     """
     for survey in surveys:
         if survey.text_bytes < LEAST_TEXT:
@@ -96,7 +96,8 @@ def plan_params(
     chat_entries = own_chats or bundled
     sources = len(named) + len(public) + len(chat_entries)
     text_bytes = sum(survey.text_bytes for survey in surveys)
-    share = min(_PUBLIC_SHARE, public_bytes / (public_bytes + text_bytes)) if base else 0.0
+    public_bytes = sum(size_on_disk(Path(source["input"])) for source in public.values())
+    share = min(_PUBLIC_SHARE, public_bytes / (public_bytes + text_bytes))
     reading = machine.start * (_STAGES_A_SOURCE * sources + _OTHER_STAGES) + _A_MEGABYTE * text_bytes / 1e6
     characters, words = (max(getattr(survey, of) for survey in surveys) for of in ("characters", "words"))
     V = base.cfg.V if base else vocabulary_for(text_bytes, characters=characters, words=words)
