@@ -52,7 +52,7 @@ def planned(
     chats: tuple[OwnChats, ...] = (),
     base: ChosenBase | None = None,
 ) -> Plan:
-    how: dict[str, Any] = {"sample": VALUES, "machine": machine, "hours": hours}
+    how: dict[str, Any] = {"sample": VALUES, "kept": {}, "machine": machine, "hours": hours}
     return plan_params(surveys, chats=chats, base=base, **how)
 
 

@@ -54,8 +54,6 @@ def read_preset(folder: Path, name: str) -> str:
     file = folder / f"{name}.yaml"
     text = read_text(file)
     base = (parse_yaml(text, name=str(file)) or {}).get(_BASE, _WHOLE)
-    if not (folder / f"{base}.yaml").is_file():
-        raise ValueError(f"{file}: {_BASE} is {base!r}, which is no preset beside it")
     return complete_preset(text, sample=read_preset(folder, base))
 
 

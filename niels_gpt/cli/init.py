@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from niels_gpt.cli import sizing
-from niels_gpt.cli.console import Setting, read_sample, with_settings
+from niels_gpt.cli.console import Setting, read_sample
 from niels_gpt.cli.plan import OwnChats, Plan, plan_params, plan_text
 from niels_gpt.cli.plan_base import ChosenBase, measured_machine
 from niels_gpt.cli.survey import Survey, describe, survey_folder
@@ -213,25 +213,21 @@ def _planned(
 ) -> tuple[Plan, str, sizing.Outlook]:
     """Return a plan, its YAML and its outlook, by a matrix product's speed or, with `speed`, by that of real steps."""
     values = parse_yaml(sample, name="presets/sample.yaml")
-    planned = partial(plan_params, surveys, chats=chats, base=base, sample=values)
-
-    def written(plan: Plan) -> tuple[str, dict[str, Any]]:
-        # Defaults are left to the plan, which may know better.
-        own = {f"runtime.{key}": runtime[key] for key in _OF_THE_MACHINE}
-        changed = {name: Setting(value) for name, value in own.items() if value != default_at(name, Params)}
-        text = with_settings(plan_text(plan, sample), changed)
-        return text, parse_params(text, name="the new params.yaml")[1]
-
+    own = {f"runtime.{key}": runtime[key] for key in _OF_THE_MACHINE}
+    # Defaults are left to the plan, which may know better.
+    kept = {name: Setting(value) for name, value in own.items() if value != default_at(name, Params)}
+    planned = partial(plan_params, surveys, chats=chats, base=base, sample=values, kept=kept)
     machine = measure(runtime["device"], threads=runtime["threads"])
     if speed and base:
         machine = measured_machine(base, runtime, cuda=machine.cuda)
     elif speed:
         first = planned(machine=machine, hours=hours)
-        pace = sizing.seconds_to_train(written(first)[1], "train")["train"]
+        pace = sizing.seconds_to_train(parse_params(plan_text(first, sample))[1], "train")["train"]
         flops = first.run.seconds(sizing.Machine(1.0)) / pace.seconds
         machine = sizing.Machine(flops, cuda=machine.cuda, busy=pace.busy, start=sizing.seconds_to_start())
     plan = planned(machine=machine, hours=hours)
-    text, params = written(plan)
+    text = plan_text(plan, sample)
+    params = parse_params(text, name="the new params.yaml")[1]
     sizes = {name: float(survey.text_bytes) for name, survey in plan.named.items()}
     ahead = sizing.look_ahead(params, folder=Path(), known=sizes)
     further = sizing.look_further(ahead, lambda longer: planned(machine=machine, hours=longer).run, hours=hours)

@@ -66,13 +66,14 @@ def plan_params(
     chats: Sequence[OwnChats] = (),
     base: ChosenBase | None = None,
     sample: Mapping[str, Any],
+    kept: Mapping[str, Setting],
     machine: Machine,
     hours: float,
 ) -> Plan:
     """Plan a run on the surveyed text within `hours`, from scratch or from a base.
 
     The sample's chats are used if the user has none; of them, a base leaves out the dialogues, which are about
-    niels_gpt. Its public text stays in the mix of a base, so that less is forgotten.
+    niels_gpt. Its public text stays in the mix of a base, so that less is forgotten. Settings in `kept` are the user's.
     """
     for survey in surveys:
         if survey.text_bytes < LEAST_TEXT:
@@ -127,7 +128,7 @@ def plan_params(
             "p_val": Setting(_weights(named, 1.0)),
             "p_sft": Setting(dict.fromkeys(chat_entries, 1.0) if chats or base else sample["p_sft"]),
         }
-        return Plan(hours, named, {**tables, **settings}, run, {"text": reading, **seconds}, machine.busy)
+        return Plan(hours, named, {**tables, **settings, **kept}, run, {"text": reading, **seconds}, machine.busy)
 
     return _fit_hours(hours, reading, planned)
 
