@@ -76,7 +76,7 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
 def params() -> None:
     """Print all parameters as YAML with their help: those of params.yaml, and the defaults of keys left out."""
     found, raw = read_params()
-    typer.echo(console.explained(raw, type(found)), nl=False)
+    typer.echo(console.with_settings("{}", console.explained(raw, type(found))), nl=False)
 
 
 @app.command()

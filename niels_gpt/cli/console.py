@@ -233,16 +233,12 @@ def _above(lines: str) -> Any:
     return CommentToken(lines, CommentMark(0), None)
 
 
-def explained(values: Mapping[str, Any], annotation: Any) -> str:
-    """Return values as YAML, with the help text of each key above it."""
-    return with_settings("{}", _explained(values, annotation))
-
-
-def _explained(values: Mapping[str, Any], annotation: Any) -> dict[str, Setting]:
+def explained(values: Mapping[str, Any], annotation: Any) -> dict[str, Setting]:
+    """Return a setting for each value, with the help text of its key as the reason."""
     found = {}
     for key, field in fields_of(values, annotation).items():
         notes = [note for note in field.metadata if isinstance(note, str)]
-        inner = _explained(values[key], field.annotation) if isinstance(values[key], dict) else {}
+        inner = explained(values[key], field.annotation) if isinstance(values[key], dict) else {}
         found[key] = Setting(inner or values[key], ": ".join(notes) or None)
     return found
 

@@ -22,16 +22,9 @@ from niels_gpt.device import prepare_device
 from niels_gpt.files.atomic import write_text
 from niels_gpt.files.messages import format_duration, plural, read_text, visible
 from niels_gpt.model.size import BYTES
-from niels_gpt.pipeline import layout
+from niels_gpt.pipeline import layout, repository
 from niels_gpt.pipeline.external_checks import check_input
 from niels_gpt.pipeline.params import Params, parse_params, read_params
-from niels_gpt.pipeline.repository import (
-    commit_file,
-    refuse_uncommitted,
-    refuse_unignored,
-    refuse_without_repository,
-    without_dvc,
-)
 from niels_gpt.pipeline.sections import BUNDLED, NO_INPUT, check_base, check_place
 from niels_gpt.pipeline.stage import remove_leftovers
 from niels_gpt.pipeline.yaml_files import default_at, parse_yaml
@@ -86,8 +79,8 @@ def init(
     if not layout.PRESETS.is_dir() or not layout.DAG.is_file():
         raise ValueError("there is no dvc.yaml with presets/ here: run this in the project's folder")
     sample = read_sample(layout.PRESETS)
-    refuse_without_repository(Path())
-    refuse_uncommitted(Path(), layout.PARAMS)
+    repository.refuse_without_repository(Path())
+    repository.refuse_uncommitted(Path(), layout.PARAMS)
     surveys = look_at(folders)
     chats = [_own_chats(path) for path in chat or []]
     base = _chosen_base(start)
@@ -105,7 +98,7 @@ def init(
             raise
         said = f"base     not used, although {base.name} is installed: {error}"
         plan, text, ahead = _planned(surveys, chats, base=None, **how)
-    with without_dvc(Path()):
+    with repository.without_dvc(Path()):
         commit = write_baseline(text)
         removed = remove_leftovers(parse_yaml(text, name="the new params.yaml"))
     lines = _summary(plan, ahead, commit=commit, removed=removed, chats=bool(chats))
@@ -114,11 +107,7 @@ def init(
 
 
 def look_at(folders: Sequence[str]) -> list[Survey]:
-    """Survey each folder.
-
-    Raise ValueError or FileNotFoundError if one is no folder of readable text, overlaps another (its text would be
-    read twice), or lies in the project without being ignored by git (its text would be published).
-    """
+    """Survey each folder; raise an error if one has no readable text, overlaps another or would be published by git."""
     surveys = []
     paths = [_written(folder) for folder in folders]
     for path, other in combinations(paths, 2):
@@ -131,32 +120,26 @@ def look_at(folders: Sequence[str]) -> list[Survey]:
             more = f" (and {len(faults) - 1:,} more)" if faults[1:] else ""
             raise ValueError(f"{faults[0]}{more}")
         if not os.path.isabs(path):
-            refuse_unignored(Path(), path)
+            repository.refuse_unignored(Path(), path)
         surveys.append(survey)
     return surveys
 
 
 def write_baseline(text: str) -> str:
-    """Write params.yaml, commit it alone and return the commit; return "" if the file is unchanged.
-
-    If git refuses the commit, restore the old file and raise.
-    """
+    """Write params.yaml, commit it alone and return the commit, or "" if it is unchanged; restore it if git refuses."""
     before = read_text(layout.PARAMS)
     if before == text:
         return ""
     write_text(layout.PARAMS, text)
     try:
-        return commit_file(Path(), layout.PARAMS, "params.yaml for my own text, by niels-gpt init")
+        return repository.commit_file(Path(), layout.PARAMS, "params.yaml for my own text, by niels-gpt init")
     except ValueError:
         write_text(layout.PARAMS, before)
         raise
 
 
 def _written(folder: str) -> str:
-    """Return a path as written into params.yaml: relative if inside the project, else absolute.
-
-    Absolute paths also work for experiments, which run in a copy of the project.
-    """
+    """Return a path for params.yaml: relative in the project, else absolute, as experiments run in a copy of it."""
     path, project = os.path.abspath(os.path.expanduser(folder)), Path().resolve()
     inside = Path(path).parent.resolve() / Path(path).name
     return str(inside.relative_to(project)) if inside.is_relative_to(project) and inside != project else path
@@ -197,7 +180,7 @@ def _own_chats(path: str) -> OwnChats:
         few = f"{path} has {plural(count, 'chat')}"
         raise ValueError(f"{few}: at least {_FEWEST_CHATS} are needed, since some are held out")
     if not os.path.isabs(written):
-        refuse_unignored(Path(), written)
+        repository.refuse_unignored(Path(), written)
     return OwnChats(written, kind.name, count)
 
 
