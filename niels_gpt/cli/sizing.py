@@ -25,23 +25,9 @@ from niels_gpt.data.text import SUFFIXES
 from niels_gpt.device import prepare_device
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.messages import format_duration
+from niels_gpt.model import size as model_size
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.size import (
-    BASE_BYTES_PER_TOKEN,
-    BYTES,
-    LARGEST_MODEL,
-    LARGEST_TEXT,
-    SMALLEST_MODEL,
-    SMALLEST_TEXT,
-    Ability,
-    Reading,
-    bytes_per_token,
-    expected_ability,
-    expected_bits_per_byte,
-    flops_per_token,
-    most_epochs,
-    parameter_count,
-)
+from niels_gpt.model.size import BYTES, Ability, Reading, bytes_per_token
 from niels_gpt.pipeline import layout
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch, Execution
@@ -120,11 +106,11 @@ class PlannedRun:
     def epochs(self) -> float:
         return self.tokens / self.text_tokens
 
-    def expected(self, law: Callable[..., Any]) -> Any:
+    def expected(self, predict: Callable[..., Any]) -> Any:
         """Return what a law of model/size.py says about this run."""
         a_token = bytes_per_token(self.V)
         reading = Reading(self.text_tokens * a_token, self.tokens * a_token, in_epochs=True)
-        return law(self.parameters, [reading], steps=self.steps)
+        return predict(self.parameters, [reading], steps=self.steps)
 
     def seconds(self, machine: Machine) -> float:
         """Return the estimated training time in seconds."""
@@ -159,7 +145,7 @@ def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> P
     """
     fitting = [size for size in SIZES if text_bytes >= size.least_text]
     runs = [_run(size, text_bytes, V, machine, seconds) for size in fitting]
-    plain = min(runs, key=lambda run: run.expected(expected_bits_per_byte))
+    plain = min(runs, key=lambda run: run.expected(model_size.expected_bits_per_byte))
     taught = _run(plain.size, text_bytes, V, machine, seconds, taught=True)
     return taught if taught.limited_by == "text" and taught.parameters >= _LEAST_TAUGHT else plain
 
@@ -171,7 +157,7 @@ def _run(
     parameters, flops = costs(ModelConfig.from_section(shape, V=V), size.T)
     text_tokens = text_bytes / bytes_per_token(V)
     by_time = machine.flops * seconds / flops / (TAUGHT if taught else 1)
-    by_text = _OF_MOST_EPOCHS * most_epochs(parameters, in_epochs=True) * text_tokens
+    by_text = _OF_MOST_EPOCHS * model_size.most_epochs(parameters, in_epochs=True) * text_tokens
     tokens = min(by_time, by_text)
     most = _MOST_AT_ONCE if machine.cuda else _MOST_AT_ONCE_ON_CPU
     # Batches of about 2 * sqrt(tokens) tokens were near the best in runs of 2 M and 8 M tokens (docs/recipe.md).
@@ -203,7 +189,7 @@ def costs(cfg: ModelConfig, T: int) -> tuple[int, int]:
     """Return (parameters, FLOPs per token of training); the model is on the meta device, where it takes no memory."""
     with torch.device("meta"):
         model = GPT(cfg)
-    return model.parameter_count(), flops_per_token(model, T=T)
+    return model.parameter_count(), model_size.flops_per_token(model, T=T)
 
 
 # Outlook of a run, what it reads and what its model will write: one answer for `init` and `doctor`, from params.yaml.
@@ -239,7 +225,7 @@ def look_ahead(params: Mapping[str, Any], *, folder: Path, known: Mapping[str, f
     cfg = model_config(params, folder)
     texts = {name: source for name, source in params["sources"].items() if source["use"] == "text"}
     pretrained, V = params["tokenizer"]["kind"] == "hf", params["tokenizer"].get("vocab_size", BYTES)
-    a_token = BASE_BYTES_PER_TOKEN if pretrained else bytes_per_token(V)
+    a_token = model_size.BASE_BYTES_PER_TOKEN if pretrained else bytes_per_token(V)
     mix = read_meta(folder / layout.MIX) if (folder / layout.MIX).is_file() else {"sources": {}}
     # Counts of another vocabulary are of an earlier run.
     counted = mix["sources"] if cfg is None or mix.get("vocab_size", cfg.V) == cfg.V else {}
@@ -256,9 +242,9 @@ def look_ahead(params: Mapping[str, Any], *, folder: Path, known: Mapping[str, f
     readings = [
         Reading((it.tokens or it.drawn) * a_token, it.drawn * a_token, in_epochs) for it in seen.values() if it.drawn
     ]
-    loss, ability, parameters = "", Ability.SENTENCES, parameter_count(cfg) if cfg else None
+    loss, ability, parameters = "", Ability.SENTENCES, model_size.parameter_count(cfg) if cfg else None
     if params["base"]["from"] is None and parameters is not None:
-        ability = expected_ability(parameters, readings, steps=steps)
+        ability = model_size.expected_ability(parameters, readings, steps=steps)
         loss = _expected_loss(parameters, readings, steps=steps, optimizer=params["train"]["optimizer"])
     return Outlook({name: it for name, it in seen.items() if it.epochs}, parameters, loss, ability)
 
@@ -267,11 +253,11 @@ def _expected_loss(parameters: int, readings: Sequence[Reading], *, steps: int, 
     """Return the expected loss in words; no figure below the range of the law."""
     size = sum(reading.size for reading in readings)
     what = f"{size / 1e6:.1f} MB of text and {parameters / 1e6:.1f} M parameters"
-    if size < SMALLEST_TEXT or parameters < SMALLEST_MODEL:
+    if size < model_size.SMALLEST_TEXT or parameters < model_size.SMALLEST_MODEL:
         return f"{what} are too little to predict the final loss"
-    bits = expected_bits_per_byte(parameters, readings, steps=steps)
+    bits = model_size.expected_bits_per_byte(parameters, readings, steps=steps)
     recipe = " with preset v2's recipe, higher with this one" if optimizer != "muon" else ""
-    beyond = size > LARGEST_TEXT or parameters > LARGEST_MODEL
+    beyond = size > model_size.LARGEST_TEXT or parameters > model_size.LARGEST_MODEL
     note = " (extrapolated: no run of this size was measured)" if beyond else ""
     return f"{what}, expected loss about {bits:.2f} bits per byte on held-out English{recipe}{note}"
 
@@ -282,7 +268,7 @@ _LONGER = (0.25, 0.5, 1, 2, 4, 8, 24, 72, 240)  # hours to try
 def look_further(ahead: Outlook, planned: Callable[[float], PlannedRun], *, hours: float) -> Outlook:
     """Return the outlook with the fewest hours, of those worth trying, for which a better run than this is planned."""
     better = list(Ability)[list(Ability).index(ahead.ability) + 1 :]
-    tried = ((more, planned(more).expected(expected_ability)) for more in _LONGER if better and more > hours)
+    tried = ((more, planned(more).expected(model_size.expected_ability)) for more in _LONGER if better and more > hours)
     return replace(ahead, further=next((found for found in tried if found[1] in better), None))
 
 
