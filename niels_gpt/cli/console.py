@@ -122,14 +122,11 @@ def keep_own_sources(preset: str, current: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and the reason for it; a mapping is a section, whose values may be settings.
-
-    A value that `is_default` need not be written.
-    """
+    """A value and the reason for it; a mapping is a section, whose values may be settings."""
 
     value: Any
     reason: str | None = None
-    is_default: bool = False
+    is_default: bool = False  # then it need not be written
 
 
 def with_settings(text: str, settings: Mapping[str, Setting]) -> str:
@@ -169,10 +166,7 @@ def _put_setting(section: Any, key: str, setting: Setting, *, indent: int) -> No
 
 
 def keep_copy(file: Path) -> Path | None:
-    """Copy a file that is about to be overwritten to FILE.kept-N, and return the copy's path.
-
-    An earlier copy with the same text is reused. Return None if the file does not exist or is as committed.
-    """
+    """Copy a file that is about to be overwritten to FILE.kept-N, unless there is none or it is as committed."""
     if not file.is_file() or (text := read_text(file)) == committed(Path(), file):
         return None
     copies = (file.with_name(f"{file.name}.kept-{number}") for number in count(1))

@@ -140,10 +140,8 @@ def _weights(named: Mapping[str, Survey], share: float) -> dict[str, float]:
 
 
 def _fit_hours(hours: float, reading: float, planned: Callable[[float], Plan]) -> Plan:
-    """Return a plan of at most `hours`; `planned` makes one for a number of seconds after those of `reading`.
-
-    Parts have a least size, so a plan may take longer than the seconds given: it is shortened, or ValueError is raised.
-    """
+    """Return a plan of at most `hours`, or raise ValueError; `planned` makes one for the seconds after `reading`."""
+    # Parts have a least size, so a plan may take longer than the seconds given.
     left = max(_LEAST_S, hours * 3600 - reading)
     while (needed := sum((plan := planned(left)).seconds.values())) > hours * 3600 and left > _LEAST_S:
         left = max(_LEAST_S, left - max(1.0, needed - hours * 3600))
@@ -187,7 +185,6 @@ def _sample_bytes(text_bytes: float) -> int:
 
 
 def _source_entry(name: str, survey: Survey, run: PlannedRun) -> dict[str, Any]:
-    """Return the entry of a surveyed folder in `sources`."""
     load: dict[str, Any] = {"kind": "text"}
     if survey.glob is not None:
         left_out = f"Tables are skipped, since {len(survey.faults):,} cannot be read: {survey.faults[0]}"

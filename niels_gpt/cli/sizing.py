@@ -139,12 +139,8 @@ _WANTED = ((1e6, 1024), (4e6, 4096), (16e6, 8192), (math.inf, 16128))
 
 
 def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> PlannedRun:
-    """Return the run with the lowest expected loss for `text_bytes` of training text and `seconds` of training.
-
-    It gets a teacher if there is time for both to read the text as often as helps.
-    """
-    fitting = [size for size in SIZES if text_bytes >= size.least_text]
-    runs = [_run(size, text_bytes, V, machine, seconds) for size in fitting]
+    """Return the run with the lowest expected loss; with a teacher if there is time for both to read all that helps."""
+    runs = [_run(size, text_bytes, V, machine, seconds) for size in SIZES if text_bytes >= size.least_text]
     plain = min(runs, key=lambda run: run.expected(model_size.expected_bits_per_byte))
     taught = _run(plain.size, text_bytes, V, machine, seconds, taught=True)
     return taught if taught.limited_by == "text" and taught.parameters >= _LEAST_TAUGHT else plain
@@ -288,9 +284,7 @@ def _trained_bytes(source: Mapping[str, Any], folder: Path, a_token: float, *, s
 
 def size_on_disk(path: Path) -> int:
     """Return the bytes of a file, or of all files in a folder; 0 if there is none."""
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return path.stat().st_size if path.is_file() else 0
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def model_config(params: Mapping[str, Any], folder: Path = Path()) -> ModelConfig | None:
@@ -298,8 +292,7 @@ def model_config(params: Mapping[str, Any], folder: Path = Path()) -> ModelConfi
     if params["base"]["from"] is not None:
         base, given = folder / layout.BASE, params["model"]
         return open_base(base).config(T=given["T"], dropout=given["dropout"]) if is_imported(base) else None
-    V = params["tokenizer"].get("vocab_size", BYTES)
-    return ModelConfig.from_section(params["model"], V=V)
+    return ModelConfig.from_section(params["model"], V=params["tokenizer"].get("vocab_size", BYTES))
 
 
 class Pace(NamedTuple):

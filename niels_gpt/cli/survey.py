@@ -190,8 +190,7 @@ def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
     for file in files:
         if unpacked_suffix(file) not in PLAIN:
             try:
-                for _ in islice(iter_text(path, files=[os.path.relpath(file, path)]), 100):
-                    pass
+                list(islice(iter_text(path, files=[os.path.relpath(file, path)]), 100))
             except (ValueError, OSError) as error:
                 yield " ".join(str(error).split())
 
