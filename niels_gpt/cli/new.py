@@ -107,8 +107,7 @@ def write_project(folder: Path, *, name: str) -> None:
     for entry in _FILES:
         source = _package_files() / entry
         if source.is_dir():
-            local = shutil.ignore_patterns("tmp", "cache", "*.local")
-            shutil.copytree(source, folder / entry, ignore=local if entry == ".dvc" else None)
+            shutil.copytree(source, folder / entry, ignore=shutil.ignore_patterns("tmp", "cache", "*.local"))
         else:
             shutil.copy2(source, folder / entry)
     # The sample's own parameters, so that the preset `sample` finds them in git.

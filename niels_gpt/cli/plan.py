@@ -106,8 +106,9 @@ def plan_params(
         reading += _A_MEGABYTE_OF_PIECES * min(text_bytes, _sample_bytes(text_bytes)) / 1e6
 
     first, count = next(iter(named)), sum(chat.count for chat in chats)
-    weights: dict[str, Any] = {**_weights(named, 1 - share), **dict.fromkeys(public, round(share, 4))}
-    weights[first] = Setting(weights[first], _WHY_WEIGHTS)
+    parts = {name: survey.text_bytes / text_bytes for name, survey in named.items()}
+    weights: dict[str, Any] = {name: round(part * (1 - share), 4) or 0.0001 for name, part in parts.items()}
+    weights |= {**dict.fromkeys(public, round(share, 4)), first: Setting(weights[first], _WHY_WEIGHTS)}
 
     def planned(left: float) -> Plan:
         if base:
@@ -125,18 +126,12 @@ def plan_params(
         tables = {
             "sources": Setting({**entries, **public, **chat_entries}),
             "p_train": Setting(weights),
-            "p_val": Setting(_weights(named, 1.0)),
+            "p_val": Setting({name: round(part, 4) or 0.0001 for name, part in parts.items()}),
             "p_sft": Setting(dict.fromkeys(chat_entries, 1.0) if chats or base else sample["p_sft"]),
         }
         return Plan(hours, named, {**tables, **settings, **kept}, run, {"text": reading, **seconds}, machine.busy)
 
     return _fit_hours(hours, reading, planned)
-
-
-def _weights(named: Mapping[str, Survey], share: float) -> dict[str, float]:
-    """Return weights by size that add up to `share`, so that every source gets the same epochs."""
-    text_bytes = sum(survey.text_bytes for survey in named.values())
-    return {name: round(survey.text_bytes / text_bytes * share, 4) or 0.0001 for name, survey in named.items()}
 
 
 def _fit_hours(hours: float, reading: float, planned: Callable[[float], Plan]) -> Plan:

@@ -47,7 +47,6 @@ PHASES = {  # the stages of each phase; DVC may run them in another order
     "report": ("curves", "report"),
 }
 _POLL_S, _HEARTBEAT_S = 0.25, 4.0  # between looks at the log; between lines where there is no terminal
-_BAR, _SPARKS = 20, 16  # columns
 
 # Lines of DVC and of stages that say how far a run is; tests/test_run.py compares them with what prints them.
 _STAGE = re.compile(r"(Running stage|Stage) '(?:.*:)?([^':]+)'")
@@ -71,10 +70,6 @@ class Phase:
     losses: list[float] = field(default_factory=list)
     number: str = ""
     printed: str = ""  # state
-
-    @property
-    def state(self) -> str:
-        return "done" if not self.waiting else "running" if self.running else ""
 
     def advance(self, share: float, *, left: str) -> None:
         """Set what is done of the running stage: a little less is a rounding, much less a student after its teacher."""
@@ -162,7 +157,7 @@ class Board:
             grid.add_column(no_wrap=True)
         for phase in self.phases:
             style = "bold" if phase.running else "dim" if phase.waiting else ""
-            bar = ProgressBar(total=1.0, completed=phase.done, width=_BAR)
+            bar = ProgressBar(total=1.0, completed=phase.done, width=20)
             told = f"{phase.number}  {sparkline(phase.losses)}"
             grid.add_row(phase.name, bar, phase.duration, told.strip(), style=style)
         return Group(grid, Text(f"{self.elapsed}, {self.note}; all lines are in {LOG}", style="dim"))
@@ -171,8 +166,9 @@ class Board:
         """Print a line for each phase that has started or ended, and one every 4 s, where there is no terminal."""
         lines = []
         for phase in self.phases:
-            if phase.state not in ("", phase.printed):
-                phase.printed = phase.state
+            state = "done" if not phase.waiting else "running" if phase.running else ""
+            if state not in ("", phase.printed):
+                phase.printed = state
                 lines.append(str(phase))
         if not lines and time.monotonic() - self._printed >= _HEARTBEAT_S:
             lines = [str(self.running) if self.running else f"{self.note}: {self.elapsed}"]
@@ -182,8 +178,8 @@ class Board:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return the values as a curve of block characters, each the mean of an equal share of them."""
-    n = min(_SPARKS, len(values))
+    """Return the values as a curve of at most 16 block characters, each the mean of an equal share of them."""
+    n = min(16, len(values))
     parts = [values[i * len(values) // n : (i + 1) * len(values) // n] for i in range(n)]
     means = [sum(part) / len(part) for part in parts]
     low, high = min(means, default=0.0), max(means, default=0.0)
