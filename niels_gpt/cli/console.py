@@ -34,7 +34,6 @@ from niels_gpt.pipeline.yaml_files import fields_of, parse_yaml
 
 _WHOLE, _BASE = "sample", "based_on"
 WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})  # no strings in YAML 1.1 unless quoted
-_TABLES = ("sources", "p_train", "p_val", "p_sft")
 
 
 def known_presets(folder: Path) -> dict[str, str]:
@@ -77,7 +76,7 @@ def complete_preset(preset: str, *, sample: str) -> str:
     """
     whole, values = _Document(sample), _Document(preset).tree or {}
     values.pop(_BASE, None)
-    for table in _TABLES:
+    for table in ("sources", "p_train", "p_val", "p_sft"):
         if table in whole.tree and isinstance(values.get(table), dict):
             _keep_only(whole.tree[table], values[table])
     _overlay(whole.tree, values, _is_same_kind)

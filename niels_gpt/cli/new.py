@@ -19,7 +19,6 @@ from niels_gpt.files.messages import read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.repository import ask_git, refuse_uncommitted
 
-_FILES = (".dvc", ".dvcignore", ".gitignore", "data", "params.yaml", "presets")
 _MADE_BY = re.compile(r"# Made by niels_gpt (\S+);")
 _CODE_OF_A_CLONE = "    deps: [niels_gpt, stages]\n"
 _README = """\
@@ -104,7 +103,7 @@ def project_dag() -> str:
 def write_project(folder: Path, *, name: str) -> None:
     """Write the files of a project into a new folder, as the first commit of a git repository with DVC."""
     folder.mkdir(parents=True)
-    for entry in _FILES:
+    for entry in (".dvc", ".dvcignore", ".gitignore", "data", "params.yaml", "presets"):
         source = _package_files() / entry
         if source.is_dir():
             shutil.copytree(source, folder / entry, ignore=shutil.ignore_patterns("tmp", "cache", "*.local"))

@@ -1,7 +1,4 @@
-"""Plan a first params.yaml for a user's own text: survey -> plan with reasons -> text of the file.
-
-A model is trained from scratch, with the settings of this module, or a base is tuned, with those of plan_base.py.
-"""
+"""Plan a first params.yaml for a user's own text, from scratch or (plan_base.py) from a base: survey, plan, text."""
 
 import math
 import os

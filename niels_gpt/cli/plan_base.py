@@ -1,7 +1,4 @@
-"""Parts of a plan that tunes a pretrained model: steps, settings with reasons, and the speed of real steps.
-
-The figures behind the constants are in docs/base.md.
-"""
+"""Plan the tuning of a pretrained model: steps, settings and speed; docs/base.md has the figures behind constants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +20,6 @@ _CONTEXT, _CONTEXT_ON_CPU = 1024, 512
 _SMALL_TEXT = 1e6  # bytes; below, three epochs were best, above, two
 # Share of the time after reading the text.
 _TRAIN, _SFT, _EVAL, _LEAK = 0.6, 0.1, 0.14, 0.06
-_FEWEST_SFT_STEPS = 20
 _COMPILED_STEPS = 2000  # compiling 30 blocks takes 50 s on an H200, and saves less than 0.03 s a step
 _FEWEST_STEPS = 8  # fewer teach no style
 _OTHER_TOKENS = 12_000  # of a model's forward passes in `eval`, besides scores: the report card and the samples
@@ -75,7 +71,7 @@ def tuning_settings(
     forward = 3 * tokens_a_second  # scoring has no backward pass
     sft_rows = min(16_000, max(400, 3 * own_chats)) if own_chats else 480
     sft_steps = min(-(-sft_rows // run.B), int(_SFT * left * tokens_a_second / (run.B * T)))
-    tuned = sft_steps >= _FEWEST_SFT_STEPS
+    tuned = sft_steps >= 20
     sft_steps = max(1, sft_steps)
     models = 3 if tuned else 2
     scored = max(4 * T, min(1_000_000, int(_EVAL * left * forward / (models * sources))))

@@ -127,12 +127,11 @@ def vocabulary_for(text_bytes: float, *, characters: int, words: int) -> int:
     needed = BYTES + 1 + 1.5 * characters  # one entry per character, and some longer ones
     wanted = next(size for most, size in _WANTED if text_bytes < most)
     for size in sorted(_VOCABULARIES, key=lambda size: (size < wanted, abs(size - wanted))):
-        if needed <= size <= found and text_bytes >= _LEAST_TEXT_FOR_PIECES:
+        if needed <= size <= found and text_bytes >= 50e3:
             return size
     return BYTES
 
 
-_LEAST_TEXT_FOR_PIECES = 50e3
 _VOCABULARIES = (512, 1024, 2048, 4096, 8192, 16128, 32768)
 # (text is smaller than this many bytes, preferred vocabulary size)
 _WANTED = ((1e6, 1024), (4e6, 4096), (16e6, 8192), (math.inf, 16128))
@@ -164,13 +163,10 @@ def _run(
     return PlannedRun(size, V, B, steps, parameters, flops, text_tokens, limit, taught)
 
 
-_CONTEXTS = (1024, 512, 256, 128)
-
-
 def context_for(surveys: Sequence[Survey], *, most: int, bytes_a_token: float) -> int:
     """Return the longest context T, at most `most`, of which 1.5 windows fit into the held-out text of every source."""
     tokens = [survey.text_bytes * survey.held_out / bytes_a_token for survey in surveys]
-    for T in _CONTEXTS:
+    for T in (1024, 512, 256, 128):
         if most >= T and min(tokens) >= 1.5 * (T + 1):
             return T
     smallest = min(surveys, key=lambda survey: survey.text_bytes)

@@ -26,7 +26,6 @@ _SEARCHED_AT_ONCE = 1 << 16  # characters between two checks of the CPU time
 _COUNTED_CHARACTERS = 2_000_000  # characters of text in which distinct characters and words are counted
 _LEAST_COUNTED = 2000  # characters per document
 _COVERED = 0.9995  # share of characters that a trained tokenizer spells without byte fallback
-_HELD_OUT, _LEAST_HELD_OUT_BYTES = 0.1, 1e6  # a tenth; of large sources about 1 MB, enough to score
 _PACKED = 3  # estimated bytes of text per byte of a compressed file
 
 _PIECE = re.compile(r"\s?\S+")
@@ -61,8 +60,8 @@ class Survey:
 
     @property
     def held_out(self) -> float:
-        """Return the fraction of the text to hold out: a tenth, and of large folders about 1 MB."""
-        return float(f"{max(0.001, min(_HELD_OUT, _LEAST_HELD_OUT_BYTES / self.text_bytes)):.2g}")
+        """Return the fraction of the text to hold out: a tenth, and of large folders about 1 MB, enough to score."""
+        return float(f"{max(0.001, min(0.1, 1e6 / self.text_bytes)):.2g}")
 
     @property
     def trained_bytes(self) -> float:
@@ -197,11 +196,12 @@ def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
 
 def _read(path: str, files: Sequence[str]) -> list[_Row]:
     """Read every file, or every n-th of a large folder, each up to `_READ_BYTES`."""
-    sizes = {file: os.path.getsize(file) * (_PACKED if _is_packed(file) else 1) for file in files}
+    packed = {file for file in files if file.endswith((".gz", ".zst", ".parquet"))}
+    sizes = {file: os.path.getsize(file) * (_PACKED if file in packed else 1) for file in files}
     every = max(1, math.ceil(sum(sizes.values()) / _READ_BYTES))
     rows: list[_Row] = []
-    for packed in (False, True):  # sizes of compressed files are guesses, so each group has its own weight
-        group = [file for file in files if _is_packed(file) is packed]
+    for guessed in (False, True):  # sizes of compressed files are guesses, so each group has its own weight
+        group = [file for file in files if (file in packed) is guessed]
         first, read = len(rows), 0
         for file in group[::every]:
             passed = 0
@@ -240,7 +240,3 @@ def _search(texts: Iterable[str]) -> tuple[Findings, int]:
         searched += len(part.encode("utf-8"))
         list(screen.rows([Document(id="", text=part)]))
     return screen.take(), searched
-
-
-def _is_packed(file: str) -> bool:
-    return file.endswith((".gz", ".zst", ".parquet"))
