@@ -15,12 +15,8 @@ from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.task import Execution
 
 
-def main(stage: Stage) -> None:
-    """Fine-tune, or write an empty output if `sft.run` is false."""
-    train_stage(stage, tune)
-
-
-def tune(stage: Stage, execution: Execution) -> None:
+@train_stage
+def main(stage: Stage, execution: Execution) -> None:
     """Fine-tune in this process; validate on chats and on text."""
     params, device, ranks = stage.params, execution.device, execution.ranks
     p_sft = mix_probabilities(params.p_sft, params.chats, name="p_sft")
@@ -43,7 +39,7 @@ def tune(stage: Stage, execution: Execution) -> None:
         )
     task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device, replay=replay)
     execution.say(f"{task.padding():.1%} padding in rows of chats; {task.replayed} of {cfg.B} rows are replayed text")
-    train_and_write(stage, model, task, cfg, execution=execution, chats=True)
+    train_and_write(stage, model, task, execution=execution, chats=True)
 
 
 if __name__ == "__main__":

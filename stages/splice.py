@@ -31,12 +31,8 @@ def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:
     )
 
 
-def main(stage: Stage) -> None:
-    """Train on the chosen documents, or write an empty output if `splice.run` is false."""
-    train_stage(stage, learn)
-
-
-def learn(stage: Stage, execution: Execution) -> None:
+@train_stage
+def main(stage: Stage, execution: Execution) -> None:
     """Train in this process, and record which documents were chosen."""
     params, settings, device = stage.params, stage.params.splice, execution.device
     model = pretrained(params, settings.train, device=device)
@@ -59,7 +55,7 @@ def learn(stage: Stage, execution: Execution) -> None:
     p = {name: quota / len(dataset) for name, quota in zip(names, dataset.quotas, strict=True)}
     cfg = train_config(settings.train, p_train=p, p_val={})
     task = SpliceTask(dataset=dataset, names=names, cfg=cfg, device=device, shuffle=settings.shuffle)
-    if train_and_write(stage, model, task, cfg, execution=execution):
+    if train_and_write(stage, model, task, execution=execution):
         chosen = {"dataset_name": settings.dataset_name, "rows": rows, "reason": reason, "summary": summary}
         write_json(stage.out(layout.SPLICED) / layout.CHOSEN, chosen)
 

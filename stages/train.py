@@ -5,17 +5,13 @@ from niels_gpt.pipeline.training import first_model, open_pretraining, train_and
 from niels_gpt.train.task import Execution
 
 
-def main(stage: Stage) -> None:
-    """Pretrain."""
-    train_stage(stage, pretrain)
-
-
-def pretrain(stage: Stage, execution: Execution) -> None:
+@train_stage
+def main(stage: Stage, execution: Execution) -> None:
     """Pretrain a new model, or tune the base, in this process."""
     task, model_cfg = open_pretraining(stage.params, device=execution.device, ranks=execution.ranks)
     teacher = trained_teacher(stage, task, model_cfg, execution=execution)
     model = first_model(model_cfg, task.cfg, execution=execution)
-    train_and_write(stage, model, task, task.cfg, execution=execution, teacher=teacher)
+    train_and_write(stage, model, task, execution=execution, teacher=teacher)
 
 
 if __name__ == "__main__":

@@ -76,14 +76,14 @@ def test_each_host_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**FOUND, "MASTER_ADDR": "no.such.invalid"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=r"NODE_RANK is 1, and `dvc repro` is for host 0: run `niels-gpt join train`"):
-        train_stage(stage, not_here)
+        train_stage(not_here)(stage)
     monkeypatch.setenv("NODE_RANK", "0")
     with pytest.raises(ValueError, match="NODE_RANK is 0, so this is host 0: run `dvc repro` here"):
         join_training("train")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
         with pytest.raises(ValueError, match=r"port \d+ of this host is taken .* set another MASTER_PORT"):
-            train_stage(stage, not_here)
+            train_stage(not_here)(stage)
 
 
 def test_an_unknown_address_is_refused_by_name() -> None:

@@ -307,13 +307,13 @@ def test_a_model_folder_names_its_chat_renderer(here: Path) -> None:
 @pytest.mark.slow
 def test_a_copy_of_the_run_has_canaries_and_nothing_else_has(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[PretrainTask] = []
-    to_the_end = private_text.train_to_the_end
+    beside = private_text.train_beside
 
-    def noted(stage: Stage, model: GPT, task: PretrainTask, *rest: Any, **more: Any) -> RunState:
+    def noted(stage: Stage, task: PretrainTask, *rest: Any, **more: Any) -> GPT:
         trained.append(task)
-        return to_the_end(stage, model, task, *rest, **more)
+        return beside(stage, task, *rest, **more)
 
-    monkeypatch.setattr(private_text, "train_to_the_end", noted)
+    monkeypatch.setattr(private_text, "train_beside", noted)
     params = parameters(p_train__roam=2.0, p_train__wiki=1.0, leak__canaries=3)
     before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
     stage = Stage("leak", "", params, Inputs(params={"of": "leak"}, deps={}))
@@ -591,20 +591,20 @@ def test_a_stage_starts_its_ranks_and_a_rank_starts_none(monkeypatch: pytest.Mon
     monkeypatch.setattr(hosts.subprocess, "Popen", lambda command, **_: started.append(command) or Ended())
     monkeypatch.setattr(training, "execution_of", lambda _: nullcontext(Execution()))
     stage = Stage(name="train", key="", params=parameters(runtime__nproc=3), inputs=Inputs({}, {}))
-    training.train_stage(stage, lambda stage, _: trained.append(stage))
+    training.train_stage(lambda stage, _: trained.append(stage))(stage)
     assert [started[0][1:], len(started)] == [
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "-m", "stages.train"], 1
     ]  # fmt: skip
     monkeypatch.setattr(Ended, "code", 1)
     with pytest.raises(RuntimeError, match="one of 3 processes failed"):
-        training.train_stage(stage, lambda stage, _: trained.append(stage))
+        training.train_stage(lambda stage, _: trained.append(stage))(stage)
     assert not trained
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(training, "end_with_parent", lambda: None)  # would kill the test process when its parent ends
-    training.train_stage(stage, lambda stage, _: trained.append(stage))
+    training.train_stage(lambda stage, _: trained.append(stage))(stage)
     monkeypatch.delenv("RANK")
     one = Stage(name="train", key="", params=parameters(), inputs=Inputs({}, {}))
-    training.train_stage(one, lambda stage, _: trained.append(stage))
+    training.train_stage(lambda stage, _: trained.append(stage))(one)
     assert (trained, len(started)) == ([stage, one], 2)
 
 

@@ -17,7 +17,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.pipeline.stores import open_documents, token_places
-from niels_gpt.pipeline.training import execution_of, first_model, open_pretraining, train_to_the_end
+from niels_gpt.pipeline.training import execution_of, open_pretraining, train_beside
 from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -76,9 +76,6 @@ def measure_planted_run(stage: Stage) -> dict[str, Any]:
             dtype=tokenizer.dtype,
         )
         task = replace(task, train={**task.train, source: planted})
-        model = first_model(model_cfg, task.cfg, execution=execution)
-        run = train_to_the_end(stage, model, task, task.cfg, execution=execution, name="canaries")
-    assert run.best_model is not None, "a finished run has been validated"
-    model.load_state_dict(run.best_model)
+        model = train_beside(stage, task, model_cfg, execution=execution, name="canaries")
     found = measure_exposure(model, tokenizer, canaries, seed=settings.seed, B=settings.B)
     return {"source": source, "references": REFERENCES, "by_copies": exposure_stats(canaries, *found)}

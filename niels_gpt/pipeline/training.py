@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -50,27 +50,32 @@ def pretrained(params: Params, settings: Further, *, device: str) -> GPT:
     return load_model(layout.PRETRAINED / layout.BEST, device, dropout=dropout)
 
 
-def train_stage(stage: Stage, train: Callable[[Stage, Execution], None]) -> None:
-    """Run `train` in this process or, if `runtime.nproc` or the number of hosts is above 1, in ranks that it starts.
+def train_stage(train: Callable[[Stage, Execution], None]) -> Callable[[Stage], None]:
+    """Make the `main` of a training stage of `train`, which trains in one process.
 
-    Each rank is a process that runs the stage again. If params.yaml disables the stage, its output is empty.
+    If `runtime.nproc` or the number of hosts is above 1, `main` starts ranks: processes that run the stage again. If
+    params.yaml disables the stage, its output is empty.
     """
-    runtime = stage.params.runtime
-    if not getattr(getattr(stage.params, stage.name), "run", True):
-        leave_out(stage, layout.MODEL_OF[stage.name])
-        return
-    if "RANK" in os.environ:
-        end_with_parent()
-    elif (rendezvous := find_rendezvous(os.environ, stage.name)) or runtime.nproc > 1:
-        if rendezvous is not None and rendezvous.host > 0:
-            raise ValueError(
-                f"NODE_RANK is {rendezvous.host}, and `dvc repro` is for host 0: run `niels-gpt join {stage.name}` here"
-            )
-        stage_device(runtime, say=stage.say)  # the ranks trust what this finds
-        run_ranks(stage.name, runtime, rendezvous, say=stage.say)
-        return
-    with execution_of(stage) as execution:
-        train(stage, execution)
+
+    @wraps(train)
+    def main(stage: Stage) -> None:
+        runtime = stage.params.runtime
+        if not getattr(getattr(stage.params, stage.name), "run", True):
+            leave_out(stage, layout.MODEL_OF[stage.name])
+            return
+        if "RANK" in os.environ:
+            end_with_parent()
+        elif (rendezvous := find_rendezvous(os.environ, stage.name)) or runtime.nproc > 1:
+            if rendezvous is not None and rendezvous.host > 0:
+                here = f"run `niels-gpt join {stage.name}` here"
+                raise ValueError(f"NODE_RANK is {rendezvous.host}, and `dvc repro` is for host 0: {here}")
+            stage_device(runtime, say=stage.say)  # the ranks trust what this finds
+            run_ranks(stage.name, runtime, rendezvous, say=stage.say)
+            return
+        with execution_of(stage) as execution:
+            train(stage, execution)
+
+    return main
 
 
 def join_training(name: str) -> None:
@@ -113,19 +118,24 @@ def trained_teacher(
     """Train or resume the teacher, a model of another seed, as `train.teacher` says; None if that is 0."""
     if not task.cfg.teacher:
         return None
-    cfg = replace(task.cfg, seed=derive_seed(task.cfg.seed, "teacher"))
-    model = first_model(model_cfg, cfg, execution=execution)
-    run = train_to_the_end(stage, model, replace(task, cfg=cfg), cfg, execution=execution, name="teacher")
+    other = replace(task, cfg=replace(task.cfg, seed=derive_seed(task.cfg.seed, "teacher")))
+    model = train_beside(stage, other, model_cfg, execution=execution, name="teacher")
+    return Teacher(model.eval(), alpha=task.cfg.teacher)
+
+
+def train_beside(stage: Stage, task: PretrainTask, model_cfg: ModelConfig, *, execution: Execution, name: str) -> GPT:
+    """Pretrain a model that is no output of the stage, or resume it; return it with its best weights."""
+    model = first_model(model_cfg, task.cfg, execution=execution)
+    run = train_to_the_end(stage, model, task, execution=execution, name=name)
     assert run.best_model is not None, "a finished run has been validated"
     model.load_state_dict(run.best_model)
-    return Teacher(model.eval(), alpha=task.cfg.teacher)
+    return model
 
 
 def train_and_write(
     stage: Stage,
     model: GPT,
     task: Task,
-    cfg: TrainConfig,
     *,
     execution: Execution,
     chats: bool = False,
@@ -136,7 +146,7 @@ def train_and_write(
     `chats`: the model was fine-tuned on chats, in the format of its tokenizer. Returns False on all data-parallel ranks
     except the first, which writes.
     """
-    run = train_to_the_end(stage, model, task, cfg, execution=execution, name=stage.name, teacher=teacher)
+    run = train_to_the_end(stage, model, task, execution=execution, name=stage.name, teacher=teacher)
     if not execution.ranks.first:
         return False
     assert run.best_model is not None, "a finished run has been validated"
@@ -147,20 +157,13 @@ def train_and_write(
     save_checkpoint(folder / layout.BEST, model, None, run.best_step, config)
     renderer = renderer_for(load_tokenizer(layout.TOKENIZER), chats=chats)
     write_json(folder / layout.CONFIG, {**config, "renderer": renderer})
-    history = History.of(run, cfg, T=task.T, parameters=model.parameter_count())
+    history = History.of(run, task.cfg, T=task.T, parameters=model.parameter_count())
     history.write(folder / layout.HISTORY)
     return True
 
 
 def train_to_the_end(
-    stage: Stage,
-    model: GPT,
-    task: Task,
-    cfg: TrainConfig,
-    *,
-    execution: Execution,
-    name: str,
-    teacher: Teacher | None = None,
+    stage: Stage, model: GPT, task: Task, *, execution: Execution, name: str, teacher: Teacher | None = None
 ) -> RunState:
     """Train or resume under this name, and return the finished run; exit the process if training is stopped.
 
@@ -168,9 +171,8 @@ def train_to_the_end(
     runs again only by force (`dvc repro -f`), and the model is trained anew. If DVC was killed before it recorded the
     result, the finished run is reused.
     """
+    cfg, runtime, inputs = task.cfg, stage.params.runtime, stage.inputs.fingerprint()
     check_memory(model.cfg, B=cfg.B, execution=execution, frozen=cfg.freeze_blocks)
-    runtime = stage.params.runtime
-    inputs = stage.inputs.fingerprint()
     folder = project_root() / layout.CHECKPOINTS / (inputs if name == stage.name else f"{inputs}-{name}")
     log = project_root() / layout.LOGS / f"{name}.jsonl"
     decode = load_tokenizer(layout.TOKENIZER).decode

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import nn
 
-from niels_gpt.config import ModelConfig
+from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.kernels import dispatch
 from niels_gpt.model.targets import count_targets, some_targets
@@ -124,6 +124,8 @@ class Batch:
 class Task(Protocol):
     """Interface of a training task. Batch n is a function of (seed, n)."""
 
+    @property
+    def cfg(self) -> TrainConfig: ...
     @property
     def sources(self) -> tuple[str, ...]: ...
     @property
