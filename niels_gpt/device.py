@@ -5,6 +5,10 @@ import os
 import platform
 import re
 import subprocess
+from contextlib import suppress
+from typing import Any
+
+from niels_gpt.files.messages import plural
 
 # mallopt parameter numbers from glibc's <malloc.h>.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
@@ -85,16 +89,10 @@ def machine_name(device: str) -> str:
 
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{_cpu_name()}, {threads} thread{'s' if threads > 1 else ''}"
-
-
-def _cpu_name() -> str:
-    try:
-        said = subprocess.run(
-            ["lscpu"], env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, timeout=10, check=False
-        ).stdout
-    except (OSError, subprocess.SubprocessError):  # no lscpu: not Linux, or a minimal image
-        said = ""
+    said = ""
+    with suppress(OSError):  # no lscpu: not Linux, or a minimal image
+        how: dict[str, Any] = {"env": {**os.environ, "LC_ALL": "C"}, "capture_output": True, "text": True}
+        said = subprocess.run(["lscpu"], check=False, **how).stdout
     named = re.search(r"^Model name:\s*(\S.*)$", said, re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine()
+    name = named[1].strip() if named else platform.processor() or platform.machine()
+    return f"{name}, {plural(torch.get_num_threads(), 'thread')}"

@@ -71,8 +71,9 @@ def test_a_process_takes_its_stage_from_the_environment(project: Path) -> None:
         "load@oasst1: data/oasst1\n",
         "",
     )
-    sentence = "ERROR: train@a b: DVC_STAGE is 'train', but this is stages.load: run it with `dvc repro`\n"
-    assert run_module(project, body, module="load", address="train@a\nb") == (1, "", sentence)
+    code, out, err = run_module(project, body, module="load", address="load@a\nb")
+    assert (code, out) == (1, "")
+    assert err.startswith(r"ERROR: load@a b: there is no source 'a\nb' in params.yaml")
 
 
 @pytest.mark.slow

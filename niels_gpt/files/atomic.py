@@ -79,10 +79,8 @@ def sweep(folder: Path) -> None:
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
+    except OSError as error:
+        return isinstance(error, PermissionError)  # of another user's process
     return True
 
 

@@ -158,7 +158,11 @@ def _map(
         with pool() as submit, suppress(BrokenProcessPool):
             while True:
                 limit = 1 if queued else workers  # retries run alone, see below
-                while len(pending) < limit and (queued or _take(items, queued)):
+                while len(pending) < limit:
+                    if not queued:
+                        queued.extend(islice(items, 1))
+                    if not queued:
+                        break
                     future = submit(function, queued[0])
                     pending[future] = queued.popleft()
                     tries[pending[future].name] += 1
@@ -182,12 +186,6 @@ def _map(
         for item in pending.values():
             check_tries(item, _DIED, tries[item.name])
         queued.extend(pending.values())
-
-
-def _take(items: Iterator[I], queued: deque[I]) -> bool:
-    """Queue the next item; return whether there was one."""
-    queued.extend(islice(items, 1))
-    return bool(queued)
 
 
 @contextmanager
@@ -232,9 +230,10 @@ def _started(address: str | None, workers: int) -> Any:
         raise ValueError("runtime.engine is ray, which is not installed: pip install 'niels_gpt[ray]'") from error
     import niels_gpt
 
-    if address is not None:
-        _check_reachable(address)
     try:
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself would retry for minutes
         # py_modules makes every host run the code of this checkout.
         ray.init(
             address=address or "local",
@@ -244,24 +243,12 @@ def _started(address: str | None, workers: int) -> Any:
             logging_level=logging.ERROR,
             include_dashboard=False,
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ValueError(
-            f"the Ray cluster at {address} does not take us ({error}): have the RAY_AUTH_MODE and the token of its "
-            "hosts here, and the same version of Ray"
+            f"no Ray cluster at {address} takes us ({error}): start one and give the head's host:port, have the "
+            "RAY_AUTH_MODE and token of its hosts and the same version of Ray here, or set runtime.engine to local"
         ) from error
     return ray
-
-
-def _check_reachable(address: str) -> None:
-    """Raise within 10 s if nothing listens at the address; Ray itself would retry for minutes."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"no Ray cluster at {address} ({error}): start one and give the head's host:port, or set runtime.engine "
-            "to local"
-        ) from error
 
 
 # Done-records: one JSON file per part, written after all of the part's files. They alone say which parts are done: a
@@ -329,22 +316,15 @@ def make_parts(
 
 def write_record(store: Store, name: str, record: Record) -> None:
     """Write the done-record of the part `name`."""
-    with store.writing(_file(name)) as path:
+    with store.writing(f"done/{name}.json") as path:
         path.write_text(json_text(record), encoding="utf-8")
 
 
 def read_record(store: Store, name: str) -> Record | None:
     """Return the record of a part; None if it is not done or a file it lists is missing or of another size."""
-    data = store.read(_file(name))
-    if data is None:
-        return None
     try:
-        record = json.loads(data)
+        record = json.loads(store.read(f"done/{name}.json") or "")
         whole = all(store.size(file["file"]) == file["bytes"] for file in record["files"])
     except (ValueError, TypeError, LookupError):
         return None
     return record if whole else None
-
-
-def _file(name: str) -> str:
-    return f"done/{name}.json"

@@ -88,10 +88,10 @@ def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, .
 
 
 def remote_problems(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]]) -> Iterator[str]:
-    """Yield a sentence for each source whose remote is not configured in the checkout at `folder`."""
-    known = known_remotes(folder)
-    if known is None:
+    """Yield a sentence for each source whose remote the DVC configuration of the checkout at `folder` lacks."""
+    if not (folder / ".dvc/config").is_file():
         return
+    known = dvc_config(folder)["remote"]
     there = ", ".join(sorted(known)) or "none"
     for name, source in _sources(params):
         if is_sound(("sources", name, "remote"), wrong) and (remote := source["remote"]) not in known:
@@ -99,11 +99,6 @@ def remote_problems(params: Mapping[str, Any], *, folder: Path, wrong: Collectio
                 f"sources.{name}.remote is {remote!r}, which is not a DVC remote; there are: {there}; name one of "
                 f"these, or create it: `dvc remote add {remote} FOLDER`"
             )
-
-
-def known_remotes(folder: Path) -> set[str] | None:
-    """Return the names of a checkout's DVC remotes, including local and global config; None without DVC."""
-    return set(dvc_config(folder)["remote"]) if (folder / ".dvc/config").is_file() else None
 
 
 def _sources(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -39,8 +39,8 @@ def check_agreement(stage: Stage, ranks: Ranks, *, device: str) -> None:
     """Raise on every rank if a host's inputs differ from host 0's; only the first rank of each host prints why."""
     if ranks.size == 1:
         return
-    facts = ranks.exchange(_facts(stage, device) if ranks.local_rank == 0 else None)
-    if sentence := disagreement([of_host for of_host in facts if of_host is not None]):
+    facts = ranks.exchange(_facts(stage, device) if ranks.local_rank == 0 else {})
+    if sentence := disagreement([of_host for of_host in facts if of_host]):
         if ranks.local_rank:
             sys.exit(1)
         raise ValueError(sentence)
@@ -50,12 +50,12 @@ def disagreement(facts: Sequence[Mapping[str, str]]) -> str:
     """Return what differs on each host from host 0, given the facts of all hosts in order; empty if nothing."""
     found = []
     for host, other in enumerate(facts):
-        pairs = {key: (facts[0].get(key, "nothing"), other.get(key, "nothing")) for key in {**facts[0], **other}}
-        names = [
-            f"{key} ({there} instead of {here})" if max(len(here), len(there)) <= _SHOWN else key
-            for key, (here, there) in pairs.items()
-            if here != there
-        ]
+        names = []
+        for key in {**facts[0], **other}:
+            here, there = facts[0].get(key, "nothing"), other.get(key, "nothing")
+            if here != there:
+                short = max(len(here), len(there)) <= _SHOWN
+                names.append(f"{key} ({there} instead of {here})" if short else key)
         found += [f"host {host} differs in {', '.join(names)}"] if names else []
     hosts = "; ".join(found)
     return hosts and (
@@ -107,14 +107,11 @@ class Rendezvous:
 
     def check_port(self) -> None:
         """Raise a ValueError if the port is taken; called on host 0."""
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("", self.port))
-            except OSError as error:
-                raise ValueError(
-                    f"port {self.port} of this host is taken ({error.strerror}): set another MASTER_PORT on all hosts"
-                ) from error
+        try:
+            socket.create_server(("", self.port)).close()
+        except OSError as error:
+            advice = "set another MASTER_PORT on all hosts"
+            raise ValueError(f"port {self.port} of this host is taken by another process: {advice}") from error
 
     def wait_for_first(self) -> None:
         """Wait, without a limit, until host 0 listens; called on the other hosts."""

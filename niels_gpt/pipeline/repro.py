@@ -74,7 +74,7 @@ def run_forked(cmd: str, become: Callable[[], NoReturn]) -> None:
 
 def _become(module: str, cwd: str, env: Mapping[str, str]) -> NoReturn:
     """Run a module as `python -m` does, in this process, and exit with its code."""
-    code: Any = 0
+    code = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(cwd)
@@ -82,16 +82,14 @@ def _become(module: str, cwd: str, env: Mapping[str, str]) -> NoReturn:
         os.environ.update(env)
         sys.path[0], sys.argv = cwd, [module]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
     except SystemExit as leaving:
-        code = leaving.code or 0
+        code = int(leaving.code or 0)
     except BaseException:
-        code = traceback.format_exc().rstrip()
-    finally:
-        if not isinstance(code, int):
-            print(code, file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 1)
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main() -> int:

@@ -294,19 +294,17 @@ if TYPE_CHECKING:  # sections have the fields of their dataclass, and pydantic's
     class Model(_Section, ModelConfig):
         config: Callable[..., ModelConfig]
 
-    class Schedule(_Section, TrainConfig): ...
+    class Pretraining(_Section, TrainConfig): ...
 
-    class Further(Schedule):
+    class Further(Pretraining):
         dropout: float | None
-
-    class Spans(_Section, SpanRules): ...
-
-    class Duplicates(_Section, DuplicateRules): ...
 
     class FineTuning(Further):
         run: bool
 
-    Pretraining = Schedule
+    class Spans(_Section, SpanRules): ...
+
+    class Duplicates(_Section, DuplicateRules): ...
 else:
     _SIZES = {"T", "C", "L", "d_ff", "dropout"}
     Model = section(ModelConfig, without={"V", "H"}, required=_SIZES, base=ModelSection)  # V: by the tokenizer

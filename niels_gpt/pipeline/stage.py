@@ -42,11 +42,6 @@ def stage_titles(raw: Mapping[str, Any]) -> list[str]:
     return titles
 
 
-def lookup(tree: Any, dotted: str) -> Any:
-    """Return the value at a dotted path."""
-    return reduce(lambda node, part: node[part], dotted.split("."), tree)
-
-
 def remove_leftovers(raw: Mapping[str, Any]) -> list[str]:
     """Delete outputs of sources that `raw` does not name, if DVC's cache has them; return those sources' names.
 
@@ -170,15 +165,12 @@ class Stage:
 
 def run_stage(module: str, main: Callable[[Stage], None]) -> NoReturn:
     """Run `main` as the stage in DVC_STAGE, then exit: the body of every `python -m stages.<module>`."""
-    name, key = identify(os.environ.get("DVC_STAGE", module))
+    _, key = identify(os.environ.get("DVC_STAGE", module))
     # Treat SIGTERM as Ctrl-C: partial outputs are removed. Training saves a checkpoint on either.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    title = " ".join(f"{name}@{key}".removesuffix("@").split())
-    code = 0
+    title, code = " ".join(f"{module}@{key}".removesuffix("@").split()), 0
     try:
-        if name != module:
-            raise ValueError(f"DVC_STAGE is {name!r}, but this is stages.{module}: run it with `dvc repro`")
-        execute(name, key, main)
+        execute(module, key, main)
     except EXPECTED as error:
         print(f"ERROR: {title}: {sentence_with_remedy(error)}", file=sys.stderr)
         code = 1
@@ -247,11 +239,14 @@ def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     # Names that DVC's templates may use: the parameters, and in a foreach stage its key and item.
     known = {**raw, "key": key, "item": item}
 
+    def value_of(dotted: str) -> Any:
+        return reduce(lambda node, part: node[part], dotted.split("."), known)
+
     def filled(field: str) -> list[str]:
-        return [_TEMPLATE.sub(lambda match: str(lookup(known, match[1])), text) for text in declared.get(field, [])]
+        return [_TEMPLATE.sub(lambda match: str(value_of(match[1])), text) for text in declared.get(field, [])]
 
     names, deps = filled("params"), filled("deps")
-    inputs = Inputs({name: lookup(raw, name) for name in names}, {dep: digest(Path(dep)) for dep in deps})
+    inputs = Inputs({name: value_of(name) for name in names}, {dep: digest(Path(dep)) for dep in deps})
     seen: Params = only_declared(params, names)
     return seen, inputs
 
@@ -298,12 +293,9 @@ def digest(path: Path, *, whole: bool = False) -> str:
     if not path.is_dir():
         return "absent"
     tree = hashlib.sha256()
-    # Like DVC, do not follow linked folders, which may form a cycle; only the link itself counts.
-    for folder, subfolders, files in os.walk(path):
-        linked = [name for name in subfolders if Path(folder, name).is_symlink()]
+    for folder, subfolders, files in os.walk(path):  # like DVC, it does not follow linked folders
         subfolders[:] = sorted(set(subfolders) - layout.UNWATCHED)
-        for name in sorted({*files, *linked} - layout.UNWATCHED):
-            file = Path(folder, name)
-            said = f"link to {os.readlink(file)}" if name in linked else digest(file, whole=whole)
-            tree.update(f"{file.relative_to(path).as_posix()}\0{said}\n".encode(errors="surrogateescape"))
+        for file in (Path(folder, name) for name in sorted(set(files) - layout.UNWATCHED)):
+            said = f"{file.relative_to(path).as_posix()}\0{digest(file, whole=whole)}\n"
+            tree.update(said.encode(errors="surrogateescape"))
     return tree.hexdigest()
