@@ -36,8 +36,8 @@ _CARD_TOKENS = 8000  # that a report card takes, about
 def main(stage: Stage) -> None:
     """Write the learning curves of `sft`; evaluate the final models, with progress."""
     write_curves(stage, "sft")
-    settings, runtime = stage.params.eval, stage.params.runtime
-    device = stage_device(runtime, say=stage.say)
+    settings = stage.params.eval
+    device = stage_device(stage)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {name: folder / layout.BEST for name, folder in final_models().items()}
     models = {name: open_model(file, device) for name, file in files.items()}

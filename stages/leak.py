@@ -30,7 +30,7 @@ _FOR_PASSAGES = 0.5  # of these; the others are for sentences and sampled texts
 def main(stage: Stage) -> None:
     """Measure the leakage of each private source in each final model, and of planted canaries."""
     params, settings = stage.params, stage.params.leak
-    device = stage_device(params.runtime, say=stage.say)
+    device = stage_device(stage)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {name: folder / layout.BEST for name, folder in final_models().items()}
     models = {name: open_model(file, device) for name, file in files.items()}

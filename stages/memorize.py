@@ -41,13 +41,13 @@ def chosen_documents(params: Params, *, at_least: int) -> dict[str, np.ndarray]:
 
 def main(stage: Stage) -> None:
     """Write the learning curves of `splice`; measure P(z) for windows of each document, and write what was found."""
-    settings, runtime = stage.params.memorize, stage.params.runtime
+    settings = stage.params.memorize
     write_curves(stage, "splice")
     if not settings.run:
         pages = layout.MEMORIZED, layout.MEMORIZED_PAGE, layout.MEMORIZED_STRIPS
         leave_out(stage, *pages, layout.EXTRACTION)
         return
-    device = stage_device(runtime, say=stage.say)
+    device = stage_device(stage)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {"before": layout.PRETRAINED / layout.BEST, "after": layout.SPLICED / layout.LAST}
     models = {name: open_model(file, device) for name, file in files.items()}

@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.pipeline import trial
-from niels_gpt.pipeline.sections import Runtime
+from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.pipeline.trial import Steps, compare, stage_device, steps_on
+from tests.in_process import tiny_params
 
 Lie = Callable[[torch.Tensor], torch.Tensor]
 LIES: Mapping[str, tuple[str, Lie]] = {
@@ -48,6 +49,10 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_MODEL", ModelConfig(V=256, T=32, C=64, L=1, H=2, d_ff=128, dropout=0.0))
 
 
+def stage_on(device: str) -> Stage:
+    return Stage(name="train", key="", params=tiny_params({"runtime.device": device}), inputs=Inputs({}, {}))
+
+
 @pytest.mark.slow
 def test_equal_devices_have_equal_losses_that_fall() -> None:
     steps = steps_on("cpu")
@@ -74,12 +79,17 @@ def test_a_device_that_computes_wrongly_is_detected(lie: str) -> None:
     ],
 )
 def test_auto_takes_the_cpu_where_a_device_is_wrong_or_slow(
-    there: Steps, name: str, device: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    there: Steps,
+    name: str,
+    device: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     (tmp_path / "logs").mkdir()
     tried: list[str] = []
-    lines: list[str] = []
 
     def steps(device: str) -> Steps:
         tried.append(device)
@@ -88,7 +98,8 @@ def test_auto_takes_the_cpu_where_a_device_is_wrong_or_slow(
     monkeypatch.setattr(trial, "steps_on", steps)
     monkeypatch.setattr(trial, "prepare_device", lambda name, *, threads: "mps" if name == "auto" else name)
     for _ in range(2):
-        assert stage_device(Runtime(device=name), say=lines.append) == device
+        assert stage_device(stage_on(name)) == device
+    lines = capsys.readouterr().out.replace("train: ", "").splitlines()
     assert tried == ["mps", "cpu"]  # once; the second run uses the recorded result
     assert lines[0] == f"tried mps against the CPU: {said}"
     assert [line for line in lines[1:] if not line.startswith(f"using the CPU, not mps: {said};")] == []
@@ -103,4 +114,4 @@ def test_a_wrong_device_asked_for_by_name_is_refused(tmp_path: Path, monkeypatch
     with pytest.raises(
         ValueError, match=r"mps computes wrongly here .its loss is nan at step 0.: set runtime.device to"
     ):
-        stage_device(Runtime(device="mps"), say=lambda line: None)
+        stage_device(stage_on("mps"))

@@ -21,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
@@ -277,29 +277,21 @@ def make_parts(
 ) -> list[Record]:
     """Return the records of all items in order, running `function` only for items without one.
 
-    `enough(records)` may end the work early: the result is then the shortest prefix of items for which it is true.
-    `say` gets progress messages, `tick` the bytes done.
+    No further item is started once `enough(records)` is true of those before the first unfinished item. How many are
+    returned then depends on timing. `say` gets progress messages, `tick` the bytes done.
     """
     store.sweep()
     known = {item.name: record for item in items if (record := read_record(store, item.name)) is not None}
 
-    first: list[Record] = []  # records of the longest prefix of finished items, which ends once it is enough
-    reached = False
-
-    def are_enough() -> bool:
-        nonlocal reached
-        while not reached and len(first) < len(items) and items[len(first)].name in known:
-            first.append(known[items[len(first)].name])
-            reached = enough(first)
-        return reached
+    def first() -> list[Record]:
+        return [known[item.name] for item in takewhile(lambda item: item.name in known, items)]
 
     def missing() -> Iterator[I]:
         for item in items:
-            if item.name in known:
-                continue
-            if are_enough():
-                return
-            yield item
+            if item.name not in known:
+                if enough(first()):
+                    return
+                yield item
 
     if len(items) > 1 or known:
         say(f"{len(items) - len(known):,} of {len(items):,} parts to do")
@@ -310,8 +302,7 @@ def make_parts(
             told = time.monotonic()
             say(f"{len(known):,} of {len(items):,} parts done")
     store.sweep()
-    are_enough()  # with the parts that were made last
-    return first
+    return first()
 
 
 def write_record(store: Store, name: str, record: Record) -> None:

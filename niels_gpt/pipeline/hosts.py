@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,6 @@ import torch
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.sections import Runtime
 from niels_gpt.pipeline.stage import Stage, digest
 from niels_gpt.report.page import leaves
 
@@ -152,24 +151,25 @@ def _number(environment: Mapping[str, str], name: str, meaning: str, *, least: i
     return int(text)
 
 
-def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, say: Callable[[str], None]) -> None:
+def run_ranks(stage: Stage, rendezvous: Rendezvous | None) -> None:
     """Run this host's processes of a stage under torchrun and wait for them; global rank 0 writes everything.
 
     When a process fails, torchrun stops the others on its host, and their closed connections stop those on other hosts.
     A host that no longer responds is given up after the timeout of the process group.
     """
-    threads = str(runtime.threads or max(1, (os.cpu_count() or 1) // runtime.nproc))
+    name, nproc = stage.name, stage.params.runtime.nproc
+    threads = str(stage.params.runtime.threads or max(1, (os.cpu_count() or 1) // nproc))
     arguments = ["--standalone"]
     if rendezvous is not None:
         arguments = rendezvous.arguments()
-        place = f"{rendezvous.address}, port {rendezvous.port}"
+        here, place = f"host {rendezvous.host} of {rendezvous.hosts}", f"{rendezvous.address}, port {rendezvous.port}"
         if rendezvous.host == 0:
             rendezvous.check_port()
-            say(f"host 0 of {rendezvous.hosts} waits for the others at {place}: there, `niels-gpt join {stage}`")
+            stage.say(f"{here} waits for the others at {place}: there, `niels-gpt join {name}`")
         else:
-            say(f"host {rendezvous.host} of {rendezvous.hosts} waits for host 0 at {place} (Ctrl-C stops it)")
+            stage.say(f"{here} waits for host 0 at {place} (Ctrl-C stops it)")
             rendezvous.wait_for_first()
-    launch = ["-m", "torch.distributed.run", *arguments, f"--nproc-per-node={runtime.nproc}", "-m", f"stages.{stage}"]
+    launch = ["-m", "torch.distributed.run", *arguments, f"--nproc-per-node={nproc}", "-m", f"stages.{name}"]
     # In a new session, so that torchrun receives a Ctrl-C or kill once, from here. It forwards the signal to the
     # ranks, which save a checkpoint.
     with subprocess.Popen(
@@ -185,7 +185,7 @@ def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, sa
             torchrun.wait()
             sys.exit(130)
     if code and rendezvous is None:
-        raise RuntimeError(f"one of {runtime.nproc} processes failed; see its output above")
+        raise RuntimeError(f"one of {nproc} processes failed; see its output above")
     if code:
         raise RuntimeError(
             "a process here or on another host failed; see its output above, or there; run again on all hosts to "

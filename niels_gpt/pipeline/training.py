@@ -24,7 +24,7 @@ from niels_gpt.pipeline.hosts import check_agreement, end_with_parent, find_rend
 from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.repository import current_commit, recorded
 from niels_gpt.pipeline.sections import Further, Pretraining
-from niels_gpt.pipeline.stage import Stage, leave_out, project_root
+from niels_gpt.pipeline.stage import Inputs, Stage, leave_out, project_root
 from niels_gpt.pipeline.stores import token_places
 from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.report.history import History
@@ -59,18 +59,17 @@ def train_stage(train: Callable[[Stage, Execution], None]) -> Callable[[Stage], 
 
     @wraps(train)
     def main(stage: Stage) -> None:
-        runtime = stage.params.runtime
         if not getattr(getattr(stage.params, stage.name), "run", True):
             leave_out(stage, layout.MODEL_OF[stage.name])
             return
         if "RANK" in os.environ:
             end_with_parent()
-        elif (rendezvous := find_rendezvous(os.environ, stage.name)) or runtime.nproc > 1:
+        elif (rendezvous := find_rendezvous(os.environ, stage.name)) or stage.params.runtime.nproc > 1:
             if rendezvous is not None and rendezvous.host > 0:
                 here = f"run `niels-gpt join {stage.name}` here"
                 raise ValueError(f"NODE_RANK is {rendezvous.host}, and `dvc repro` is for host 0: {here}")
-            stage_device(runtime, say=stage.say)  # the ranks trust what this finds
-            run_ranks(stage.name, runtime, rendezvous, say=stage.say)
+            stage_device(stage)  # the ranks trust what this finds
+            run_ranks(stage, rendezvous)
             return
         with execution_of(stage) as execution:
             train(stage, execution)
@@ -85,11 +84,11 @@ def join_training(name: str) -> None:
         raise ValueError("NNODES is not set: `niels-gpt join` is for hosts other than host 0; see docs/scale.md")
     if rendezvous.host == 0:
         raise ValueError("NODE_RANK is 0, so this is host 0: run `dvc repro` here, and join from the others")
-    params = read_params()[0]
-    if name in ("sft", "splice") and not getattr(params, name).run:
+    stage = Stage(name=name, key="", params=read_params()[0], inputs=Inputs({}, {}))
+    if not getattr(getattr(stage.params, name), "run", True):
         raise ValueError(f"{name}.run is false, so host 0 does not train it: there is nothing to join")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in a stage: all ranks stop and save together
-    run_ranks(name, params.runtime, rendezvous, say=lambda text: print(f"{name}: {text}", flush=True))
+    run_ranks(stage, rendezvous)
 
 
 @contextmanager
@@ -99,7 +98,7 @@ def execution_of(stage: Stage) -> Iterator[Execution]:
     Ranks are joined before any file is opened, so that they share the reading from the first byte.
     """
     runtime = stage.params.runtime
-    device = stage_device(runtime, say=stage.say)
+    device = stage_device(stage)
     with joined_ranks(device) as ranks:
         check_agreement(stage, ranks, device=device)
         yield Execution(

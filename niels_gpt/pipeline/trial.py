@@ -7,7 +7,6 @@ of a trial is kept beside the logs, so that only the first run on a device with 
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -20,8 +19,7 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.sections import Runtime
-from niels_gpt.pipeline.stage import project_root
+from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.rng import make_generator
 
 STEPS, _B = 20, 8
@@ -37,12 +35,13 @@ class Steps:
     seconds: float
 
 
-def stage_device(runtime: Runtime, *, say: Callable[[str], None]) -> str:
+def stage_device(stage: Stage) -> str:
     """Set up this process for computing and return its device, after a trial if it is an accelerator.
 
     If `runtime.device` is auto, a device that fails becomes the CPU. One that was asked for by name must compute
     right, but may be slow.
     """
+    runtime = stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
     if device == "cpu":
         return device
@@ -55,12 +54,12 @@ def stage_device(runtime: Runtime, *, say: Callable[[str], None]) -> str:
         wrong, slow = compare(steps_on(device), steps_on("cpu"))
         known = {**known, subject: {"wrong": wrong, "slow": slow}}
         write_json(file, known)
-        say(f"tried {device} against the CPU: {wrong or slow or 'same losses, and faster'}")
+        stage.say(f"tried {device} against the CPU: {wrong or slow or 'same losses, and faster'}")
     wrong, slow = known[subject]["wrong"], known[subject]["slow"]
     if wrong and runtime.device != "auto":
         raise ValueError(f"{device} computes wrongly here ({wrong}): set runtime.device to cpu, or update torch")
     if wrong or (slow and runtime.device == "auto"):
-        say(f"using the CPU, not {device}: {wrong or slow}; delete {file} to try it again")
+        stage.say(f"using the CPU, not {device}: {wrong or slow}; delete {file} to try it again")
         return prepare_device("cpu", threads=runtime.threads)
     return device
 
