@@ -22,7 +22,8 @@ Renderer = Literal["transcript", "chat_tokens", "chatml"]  # chat format; see ni
 
 INT64 = Lt(2**63)  # the largest integer a tensor or a file can hold
 Count = Annotated[int, Ge(1), INT64]
-Seed = Annotated[int, Ge(0), INT64]
+Natural = Annotated[int, Ge(0), INT64]
+Seed = Natural
 # The upper bounds are larger than any feasible run and only catch typing errors. Whether a model and batch fit this
 # machine's memory is checked in niels_gpt/train/task.py.
 Rows = Annotated[int, Ge(1), Le(2**20)]  # per batch; their indices are sampled in one call
@@ -108,18 +109,12 @@ class ModelConfig:
         Literal["gelu", "relu2", "swiglu"],
         "in the MLP: GELU, the square of ReLU, or SwiGLU, which has a third matrix (d_ff of 8/3*C is as large as 4*C)",
     ] = "gelu"
-    kv_heads: Annotated[
-        Heads | None, "grouped-query attention: heads of keys and values, each shared by H/kv_heads queries; null: H"
-    ] = None
+    kv_heads: Annotated[Heads | None, "GQA: heads of keys and values, each for H/kv_heads queries; null: H"] = None
     head_dim: Annotated[Width | None, "width of a head; null: C/H"] = None
     qk_norm: Annotated[bool, "RMSNorm of each head's queries and keys: attention scores stay bounded"] = False
-    qk_gain: Annotated[bool, "learned gains in qk_norm, one vector for queries and one for keys (needs qk_norm)"] = (
-        False
-    )
+    qk_gain: Annotated[bool, "learned gains in qk_norm, a vector for queries and one for keys (needs qk_norm)"] = False
     value_residual: Annotated[bool, "attention's values are a learned mix with those of the first block"] = False
-    zero_init: Annotated[
-        bool, "projections back into the residual stream begin at 0, and so does a head of its own"
-    ] = False
+    zero_init: Annotated[bool, "projections into the residual stream begin at 0, as does a head of its own"] = False
     tied: Annotated[bool, "the head shares the embedding's weight; false gives it its own"] = True
     logit_cap: Annotated[
         Annotated[float, Gt(0)] | None,
@@ -214,7 +209,7 @@ class TrainConfig:
 
     total_steps: Annotated[Steps, "steps of the optimizer"]
     base_lr: Annotated[float, Gt(0), "highest learning rate, reached when the warm-up ends"] = 3e-4
-    warmup_steps: Annotated[int, Ge(0), INT64, "steps over which the learning rate rises from 0 to base_lr"] = 200
+    warmup_steps: Annotated[Natural, "steps over which the learning rate rises from 0 to base_lr"] = 200
     min_lr: Annotated[float, Ge(0), "learning rate of the last step, where the decay ends"] = 3e-5
     seed: Annotated[Seed, "of first weights, batches and dropout"] = 42
     B: Annotated[Rows, "batch size: rows per step"] = 32
@@ -231,9 +226,7 @@ class TrainConfig:
         "bf16 is mixed precision: matrix products and attention; weights and optimizer state stay float32",
     ] = "float32"
     optimizer: Annotated[Literal["adamw", "muon"], "muon is for the matrices inside the blocks, beside adamw"] = "adamw"
-    document_mask: Annotated[
-        bool, "attention mask by document: where a window spans several documents, none sees another"
-    ] = False
+    document_mask: Annotated[bool, "attention mask: where a window spans several documents, none sees another"] = False
     schedule: Annotated[Literal["cosine", "linear"], "how the learning rate falls from base_lr to min_lr"] = "cosine"
     flat: Annotated[Fraction, "share of the steps after the warm-up that stay at base_lr, before it falls"] = 0.0
     lr_scale: Annotated[Groups, "multiple of the schedule's learning rate"] = Groups(1.0, 1.0, 1.0, 1.0)
@@ -243,9 +236,7 @@ class TrainConfig:
         "how windows of T+1 tokens are sampled: with replacement, or in shuffled epochs, which is better for text that "
         "is used once or twice",
     ] = "random"
-    momentum_warmup: Annotated[
-        int, Ge(0), INT64, "steps over which muon's momentum rises from 0.85 to 0.95; 0: it is 0.95 at once"
-    ] = 0
+    momentum_warmup: Annotated[Natural, "steps in which muon's momentum rises from 0.85 to 0.95; 0: 0.95 at once"] = 0
     average: Annotated[
         Fraction,
         "decay of a moving average of the weights, which then is what is validated and published; 0: the weights "
@@ -256,14 +247,10 @@ class TrainConfig:
         "share of the targets that are the probabilities of a teacher: the same model, trained before it with another "
         "seed; 0: none",
     ] = 0.0
-    replay: Annotated[
-        Fraction, "share of the rows of a batch that are pretraining text, so that fine-tuning forgets less"
-    ] = 0.0
+    replay: Annotated[Fraction, "share of a batch's rows that are pretraining text, so that tuning forgets less"] = 0.0
     patience: Annotated[Count | None, "validations in a row without a new best that end the run; null: never"] = None
     freeze_blocks: Annotated[
-        int,
-        Ge(0),
-        INT64,
+        Natural,
         "blocks, from the first on, that are not trained, nor is the embedding and a head tied to it: tuning on a CPU "
         "takes less time; below model.L; 0: all is trained",
     ] = 0

@@ -20,23 +20,18 @@ def main(stage: Stage, execution: Execution) -> None:
     """Fine-tune in this process; validate on chats and on text."""
     params, device, ranks = stage.params, execution.device, execution.ranks
     p_sft = mix_probabilities(params.p_sft, params.chats, name="p_sft")
+    p_train = mix_probabilities(params.p_train, params.texts, name="p_train")
     p_val = mix_probabilities(params.p_val, params.texts, name="p_val")
     cfg = train_config(params.sft, p_train=p_sft, p_val=p_val)
     model = pretrained(params, params.sft, device=device)
     T = model.cfg.T
     mix = open_mix(layout.MIX, places=token_places(params), documents=params.train.document_mask, ranks=ranks)
     chats = open_chats(layout.CHAT_MIX, names=list(p_sft), T=T, device=device, ranks=ranks)
-    val = {name: mix.val[name] for name in p_val}
-    text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device)
+    train, val = {name: mix.train[name] for name in p_train}, {name: mix.val[name] for name in p_val}
+    text = PretrainTask(train=train, val=val, cfg=cfg, T=T, device=device)
     replay = None
     if rows := min(round(cfg.replay * cfg.B), cfg.B - 1):
-        p_train = mix_probabilities(params.p_train, params.texts, name="p_train")
-        seed = derive_seed(cfg.seed, "replay")
-        replay = replace(
-            text,
-            train={name: mix.train[name] for name in p_train},
-            cfg=replace(cfg, B=rows, p_train=p_train, seed=seed),
-        )
+        replay = replace(text, cfg=replace(cfg, B=rows, p_train=p_train, seed=derive_seed(cfg.seed, "replay")))
     task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device, replay=replay)
     execution.say(f"{task.padding():.1%} padding in rows of chats; {task.replayed} of {cfg.B} rows are replayed text")
     train_and_write(stage, model, task, execution=execution, chats=True)

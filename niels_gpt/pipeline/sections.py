@@ -328,17 +328,16 @@ class Memorize(MemorizeRules):
     run: Annotated[bool, _RUN] = True
 
 
+DeviceName = Annotated[str, AfterValidator(check_device_name)]
+
+
 class Runtime(Section):
     """Execution settings of a run; beyond rounding, none of them changes the result."""
 
-    device: Annotated[
-        str, AfterValidator(check_device_name), "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"
-    ] = "auto"
+    device: Annotated[DeviceName, "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"] = "auto"
     hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"] = 120.0
     threads: Annotated[int, Ge(0), Le(1024), "CPU threads; 0 takes all cores"] = 0
-    engine: Annotated[Literal["local", "ray"], "who works on parts: processes of this machine, or a Ray cluster"] = (
-        "local"
-    )
+    engine: Annotated[Literal["local", "ray"], "who works on parts: processes here, or a Ray cluster"] = "local"
     workers: Annotated[int, Ge(0), Le(1024), "parts worked on at once; 0: as many as there are cores"] = 0
     ray_address: Annotated[str | None, "of the cluster's head; null starts one on this machine"] = None
     stores: Annotated[
