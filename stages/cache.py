@@ -3,8 +3,7 @@
 DVC cannot depend on a list of files that varies, so two small files name every token file of every source.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from niels_gpt.cache.formats import ANSWER_IDS
@@ -13,52 +12,43 @@ from niels_gpt.files.checks import read_meta
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
 
-# Keys whose values must be equal in all sources of a mix; the joined file has them once, at the top level.
+# Keys that describe the tokenizer, which is the same for all sources; the joined file has them at the top level.
 _SHARED = ("tokenizer_sha256", "vocab_size", "special_token_ids", "token_dtype", ANSWER_IDS)
+_REQUIRED = {
+    "text": ("tokenizer_sha256", "vocab_size", "train.tokens", "train.parts", "val.parts"),
+    "chat": ("tokenizer_sha256", "vocab_size", "special_token_ids", "folder", "files"),
+}
 
 
-def join_manifests(manifests: Path, val_names: Mapping[str, str], *, required: Sequence[str]) -> dict[str, Any]:
-    """Return one manifest of the sources in `val_names`, after checking that they share one tokenizer.
-
-    `val_names` maps each source to the name of its validation set in metrics; `required` are keys of every manifest.
-    """
-    required = ["tokenizer_sha256", "vocab_size", *required]
-    joined = {name: read_meta(manifests / f"{name}.json", required=required) for name in sorted(val_names)}
-    shared = [{key: manifest.pop(key) for key in _SHARED if key in manifest} for manifest in joined.values()]
-    check_tokenizers(dict(zip(joined, shared, strict=True)))
-    return {
-        **shared[0],
-        "sources": {name: {"val_name": val_names[name], **manifest} for name, manifest in joined.items()},
-    }
-
-
-def check_tokenizers(shared: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise a ValueError naming the sources that were encoded by another tokenizer than the first."""
-    first, *others = shared
-    differing = [name for name in others if shared[name] != shared[first]]
-    if differing:
-        raise ValueError(
-            f"{', '.join(differing)} and {first} were encoded by different tokenizers: encode them all again"
-        )
+def join_manifests(manifests: Mapping[str, Mapping[str, Any]], val_names: Mapping[str, str]) -> dict[str, Any]:
+    """Return one manifest of these sources, each with the name of its validation set in metrics."""
+    joined: dict[str, Any] = {"sources": {name: {"val_name": val_names[name]} for name in manifests}}
+    for name, manifest in manifests.items():
+        for key, value in manifest.items():
+            (joined if key in _SHARED else joined["sources"][name])[key] = value
+    return joined
 
 
 def main(stage: Stage) -> None:
-    """Join the manifests of texts and of chats, and check that all used the same tokenizer."""
-    text_names, chat_names = (
-        {name: source.val_name for name, source in sources.items()}
-        for sources in (stage.params.texts, stage.params.chats)
+    """Join the manifests of texts and of chats, after checking that one tokenizer encoded all of them."""
+    sources = stage.params.sources
+    manifests = {
+        name: read_meta(layout.MANIFESTS / f"{name}.json", required=_REQUIRED[source.use])
+        for name, source in sorted(sources.items())
+    }
+    if len({manifest["tokenizer_sha256"] for manifest in manifests.values()}) > 1:
+        raise ValueError(f"{', '.join(manifests)} were encoded by different tokenizers: encode them all again")
+    val_names = {name: source.val_name for name, source in sources.items()}
+    texts, chats = (
+        join_manifests({name: manifests[name] for name in manifests if name in names}, val_names)
+        for names in (stage.params.texts, stage.params.chats)
     )
-    texts = join_manifests(layout.MANIFESTS, text_names, required=["train.tokens", "train.parts", "val.parts"])
     identity = {key: texts[key] for key in ("tokenizer_sha256", "vocab_size")}
-    chats: dict[str, Any] = {**identity, "sources": {}}
-    if chat_names:
-        chats = join_manifests(layout.MANIFESTS, chat_names, required=["special_token_ids", "folder", "files"])
-    check_tokenizers({"texts": identity, "chats": {key: chats[key] for key in identity}})
     write_json(stage.out(layout.MIX), texts)
-    write_json(stage.out(layout.CHAT_MIX), chats)
+    write_json(stage.out(layout.CHAT_MIX), {**identity, **chats})
     total = sum(source["train"]["tokens"] for source in texts["sources"].values())
     stage.say(
-        f"{len(text_names)} sources of text with {total:,} train tokens and {len(chat_names)} of chats, "
+        f"{len(texts['sources'])} sources of text with {total:,} train tokens and {len(chats['sources'])} of chats, "
         f"V={texts['vocab_size']:,} -> {layout.MIX}, {layout.CHAT_MIX}"
     )
 

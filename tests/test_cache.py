@@ -157,16 +157,13 @@ def test_a_mix_names_every_source_once_and_what_they_share(manifests: Path) -> N
         assert not any("tokenizer_sha256" in source for source in joined["sources"].values())
 
 
-@pytest.mark.parametrize("change", [{"tokenizer_sha256": "b" * 64}, {"vocab_size": 300}])
-@pytest.mark.parametrize("which", ["one text", "one chat", "all chats"])
-def test_sources_of_different_tokenizers_are_not_mixed(manifests: Path, which: str, change: dict[str, object]) -> None:
-    names = {"one text": ["wiki"], "one chat": ["oasst1"], "all chats": list(PARAMS.chats)}[which]
-    changed = [manifests / f"manifests/{name}.json" for name in names]
-    for file in changed:
-        write_json(file, {**read_meta(file), **change})
-    with pytest.raises(ValueError, match="were encoded by different tokenizers") as error:
+@pytest.mark.parametrize("names", [["wiki"], ["oasst1"], list(PARAMS.chats)])
+def test_sources_of_different_tokenizers_are_not_mixed(manifests: Path, names: list[str]) -> None:
+    for name in names:
+        file = manifests / f"manifests/{name}.json"
+        write_json(file, {**read_meta(file), "tokenizer_sha256": "b" * 64})
+    with pytest.raises(ValueError, match="wiki were encoded by different tokenizers: encode them all again"):
         run_mix()
-    assert ("texts" if which == "all chats" else changed[0].stem) in str(error.value)
 
 
 def test_a_damaged_manifest_is_named(manifests: Path) -> None:

@@ -182,9 +182,7 @@ def test_datasets_learn_answers_by_the_ids_that_their_manifest_names(
     write_sft_files(folder, {"train": rows, "val": rows}, tokenizer=tokenizer, T=200)
     files = list_files(folder, "*_*.*", published=str(folder))
     manifest = {**describe_tokenizer(tokenizer), **describe_chats(tokenizer), "folder": str(folder), "files": files}
-    write_json(tmp_path / "manifests/own.json", manifest)
-    joined = join_manifests(tmp_path / "manifests", {"own": "val_own"}, required=["special_token_ids"])
-    write_json(tmp_path / "mix.json", joined)
+    write_json(tmp_path / "mix.json", join_manifests({"own": manifest}, {"own": "val_own"}))
     opened = open_chats(tmp_path / "mix.json", names=["own"], T=200, device="cpu")
     targets = opened.val["own"].examples(np.array([0]))[2]
     assert targets[targets != IGNORE_INDEX].tolist() == answers

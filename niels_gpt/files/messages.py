@@ -19,20 +19,14 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def sentence(error: BaseException) -> str:
     """Return an error as one printable line, including the path of an OSError if it has one."""
-    return visible(_TEMPORARY.sub(r"\1", _told(error)))
-
-
-def _told(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
-        return "there is not enough memory: take a smaller B, T or model, or stop what else runs here"
     text = " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, OSError):
-        return text
-    reason, file = error.strerror or text, error.filename
-    if file is None or isinstance(file, int):
-        return reason
-    name = os.fsdecode(file)
-    return reason if name in reason else f"{name}: {reason}"
+    if isinstance(error, MemoryError):
+        text = "there is not enough memory: take a smaller B, T or model, or stop what else runs here"
+    elif isinstance(error, OSError):
+        text, file = error.strerror or text, error.filename
+        if not isinstance(file, int | None) and (name := os.fsdecode(file)) not in text:
+            text = f"{name}: {text}"
+    return visible(_TEMPORARY.sub(r"\1", text))
 
 
 def name_file(error: OSError, path: str | Path) -> None:
