@@ -12,7 +12,7 @@ import pytest
 
 from niels_gpt.data.kinds import kind_files
 from niels_gpt.files.checks import Damaged
-from niels_gpt.pipeline.code import check_code, closure, code_of, describe_code, fingerprint, holding_to, imported_files
+from niels_gpt.pipeline.code import closure, code_of, describe_code, fingerprint, holding_to, imported_files
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from scripts.accept_refactoring import only_code_changed
 from tests.conftest import ROOT, Repo
@@ -245,15 +245,15 @@ def test_code_that_is_as_it_was_to_the_byte_is_not_parsed_again(
     note()
     parsed: list[str] = []
     monkeypatch.setattr("niels_gpt.pipeline.code.code_of", lambda name, *_, **__: parsed.append(name) or {})
-    check_code(record)
+    holding_to(record).__enter__()
     assert not parsed
     write(tmp_path, {str(module): "x = 1  # explained"})
     with pytest.raises(ValueError, match=r"^stages/s.py changed since"):
-        check_code(record)
+        holding_to(record).__enter__()
     assert parsed == ["s"]
     note()
     write(tmp_path, {str(record): "{}"})  # the record is no longer the one that was hashed
-    check_code(record)
+    holding_to(record).__enter__()
     assert parsed == ["s", "s"]
 
 

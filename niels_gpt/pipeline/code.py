@@ -105,25 +105,6 @@ def fingerprint(source: str) -> str:
     return hashlib.sha256(said.encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
-def check_code(record: Path) -> None:
-    """Raise a ValueError if the code is not the recorded code.
-
-    Files that are unchanged to the byte are not parsed, which takes longer than many a stage.
-    """
-    if not record.is_file():
-        raise ValueError(f"{record} does not exist yet: `dvc repro` writes it before it runs the stage")
-    recorded, root = read_meta(record), code_root()
-    then = read_meta(FILES) if FILES.is_file() else {}
-    places = {str(record): record, **{file: root / file for file in recorded}}
-    if all(path.is_file() and sha256_file(path) == then.get(file) for file, path in places.items()):
-        return
-    stage, _, kind = record.relative_to(layout.CODE).with_suffix("").as_posix().partition("/")
-    now = code_of(stage, root, kind=kind)
-    changed = sorted(file for file in {*recorded, *now} if recorded.get(file) != now.get(file))
-    if changed:
-        raise ValueError(f"{', '.join(changed)} changed since {record} was written: `dvc repro` writes it anew")
-
-
 @contextmanager
 def holding_to(record: Path) -> Iterator[None]:
     """Check that the code that runs in this context is the recorded code.
@@ -131,13 +112,21 @@ def holding_to(record: Path) -> Iterator[None]:
     Files are checked at the start, and files imported later at the end. Edits in between to modules that are already
     imported do not affect the run and are allowed.
     """
-    check_code(record)
+    if not record.is_file():
+        raise ValueError(f"{record} does not exist yet: `dvc repro` writes it before it runs the stage")
+    recorded, root = read_meta(record), code_root()
+    then = read_meta(FILES) if FILES.is_file() else {}
+    places = {str(record): record, **{file: root / file for file in recorded}}
+    # Files that are unchanged to the byte are not parsed, which takes longer than many a stage.
+    if not all(path.is_file() and sha256_file(path) == then.get(file) for file, path in places.items()):
+        stage, _, kind = record.relative_to(layout.CODE).with_suffix("").as_posix().partition("/")
+        now = code_of(stage, root, kind=kind)
+        if changed := sorted(file for file in {*recorded, *now} if recorded.get(file) != now.get(file)):
+            raise ValueError(f"{', '.join(changed)} changed since {record} was written: `dvc repro` writes it anew")
     imported = _imported_files()
     yield
-    recorded, root = read_meta(record), code_root()
-    late = {file for file in _imported_files() - imported if file in recorded}
-    changed = sorted(file for file in late if fingerprint(read_text(root / file)) != recorded[file])
-    if changed:
+    late = sorted(file for file in _imported_files() - imported if file in recorded)
+    if changed := [file for file in late if fingerprint(read_text(root / file)) != recorded[file]]:
         raise ValueError(f"{', '.join(changed)} changed before the stage came to import it: run again")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from niels_gpt.files.atomic import atomic_path, discard
+from niels_gpt.files.atomic import discard, write_text
 from niels_gpt.files.messages import read_text
 from niels_gpt.pipeline.layout import LOCK
 
@@ -233,8 +233,7 @@ def _mend_lock(root: Path) -> str:
     if read_records(whole) is None:
         discard(root / LOCK)
         return f"{LOCK} was half-written and was deleted; `dvc repro` restores finished stages from its cache"
-    with atomic_path(root / LOCK) as temporary:
-        temporary.write_text(whole, encoding="utf-8")
+    write_text(root / LOCK, whole)
     return f"{LOCK} was half-written and is restored as committed; `dvc repro` restores later stages from its cache"
 
 

@@ -132,18 +132,11 @@ def train_beside(stage: Stage, task: PretrainTask, model_cfg: ModelConfig, *, ex
 
 
 def train_and_write(
-    stage: Stage,
-    model: GPT,
-    task: Task,
-    *,
-    execution: Execution,
-    chats: bool = False,
-    teacher: Teacher | None = None,
+    stage: Stage, model: GPT, task: Task, *, execution: Execution, teacher: Teacher | None = None
 ) -> bool:
     """Train or resume, then write the stage's model: the last weights, those of the best validation, and the history.
 
-    `chats`: the model was fine-tuned on chats, in the format of its tokenizer. Returns False on all data-parallel ranks
-    except the first, which writes.
+    Return False on all data-parallel ranks except the first, which writes.
     """
     run = train_to_the_end(stage, model, task, execution=execution, name=stage.name, teacher=teacher)
     if not execution.ranks.first:
@@ -154,7 +147,7 @@ def train_and_write(
     save_checkpoint(folder / layout.LAST, model, None, run.step, config)
     model.load_state_dict(run.best_model)
     save_checkpoint(folder / layout.BEST, model, None, run.best_step, config)
-    renderer = renderer_for(load_tokenizer(layout.TOKENIZER), chats=chats)
+    renderer = renderer_for(load_tokenizer(layout.TOKENIZER), chats=stage.name == layout.TUNED.name)
     write_json(folder / layout.CONFIG, {**config, "renderer": renderer})
     history = History.of(run, task.cfg, T=task.T, parameters=model.parameter_count())
     history.write(folder / layout.HISTORY)
