@@ -1,9 +1,7 @@
 """Random number generators: each is made here from a seed, and seeds are derived from names, not from RNG state.
 
-docs/architecture.md says which numbers come from which generator, and why.
-
-Two shuffles happen elsewhere: data/oasst1.py shuffles trees with `random.Random(seed)`, as its specification requires,
-and the datasets library shuffles what it streams from the hub.
+docs/architecture.md says which numbers come from which generator, and why. The datasets library shuffles what it
+streams from the hub by itself.
 
 `derive_seed(seed, "batch", n)` makes batch n a pure function of (seed, n), so a run can stop at any step and needs
 only the number of the next step to resume.

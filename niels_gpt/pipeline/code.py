@@ -112,8 +112,6 @@ def holding_to(record: Path) -> Iterator[None]:
     Files are checked at the start, and files imported later at the end. Edits in between to modules that are already
     imported do not affect the run and are allowed.
     """
-    if not record.is_file():
-        raise ValueError(f"{record} does not exist yet: `dvc repro` writes it before it runs the stage")
     recorded, root = read_meta(record), code_root()
     then = read_meta(FILES) if FILES.is_file() else {}
     places = {str(record): record, **{file: root / file for file in recorded}}

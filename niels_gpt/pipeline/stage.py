@@ -231,8 +231,6 @@ def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     declared, item = _stages()[name], {}
     if "do" in declared:
         items = raw["sources"]
-        if not key:
-            raise ValueError(f"this stage runs for one of the sources: `dvc repro {name}@{min(items)}`")
         if key not in items:
             raise ValueError(f"there is no source {key!r} in {layout.PARAMS}; there are: {sorted(items)}")
         declared, item = declared["do"], items[key]
