@@ -31,7 +31,7 @@ from niels_gpt.cli.console import apply_preset, complete_preset, keep_copy, read
 from niels_gpt.cli.inspect import mark_chat
 from niels_gpt.cli.run import Board, closing_lines
 from niels_gpt.cli.summary import compare_runs
-from niels_gpt.config import to_dict
+from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish
 from niels_gpt.files.checks import sha256_file
@@ -312,7 +312,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 run(module.main, module.__name__, key)
         run(cache_stage.main, "cache")
         torch.manual_seed(0)
-        cfg = params.model.config(V=260)
+        cfg = ModelConfig.from_section(params.model.model_dump(), V=260)
         for name in ("pretrain", "sft"):
             save_checkpoint(f"models/{name}/best.pt", GPT(cfg), None, 1, to_dict(cfg))
         Path("metrics").mkdir(exist_ok=True)

@@ -252,7 +252,7 @@ def values_of(tree: dict[str, Any]) -> dict[str, Any]:
 
 def test_v0_follows_the_original_specification() -> None:
     params, _ = parse_params(read_preset(ROOT / "presets", "v0"))
-    assert params.model.config(V=256) == ModelConfig()
+    assert ModelConfig.from_section(params.model.model_dump(), V=256) == ModelConfig()
     plain = to_dict(TrainConfig(total_steps=1))
     for name in ("optimizer", "schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup", "weight_decay"):
         assert params.train.model_dump()[name] == plain[name], name

@@ -78,7 +78,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import read_params
 file = Path("params.yaml")
 file.write_text(file.read_text().replace("  d_ff: 512\\n", "  d_ff: 512\\n  activation: silu\\n"))
-assert read_params()[0].model.config(V=256).activation == "silu"
+assert read_params()[0].model.activation == "silu"
 sizes = {"T": 16, "C": 16, "L": 2, "H": 2, "d_ff": 32, "dropout": 0.0}
 x, out = torch.arange(12)[None], {}
 for activation in ("gelu", "silu"):

@@ -281,18 +281,13 @@ class TuningSection(FurtherSection):
 class ModelSection(Section):
     H: Annotated[Heads | None, "attention heads a block; divides C unless head_dim is given; null: C/head_dim"] = None
 
-    def config(self, *, V: int) -> ModelConfig:
-        """Return the model configuration for a vocabulary of `V` entries."""
-        return ModelConfig.from_section(self.model_dump(), V=V)
-
 
 if TYPE_CHECKING:  # sections have the fields of their dataclass, and pydantic's model_dump
 
     class _Section:
         model_dump: Callable[..., dict[str, Any]]
 
-    class Model(_Section, ModelConfig):
-        config: Callable[..., ModelConfig]
+    class Model(_Section, ModelConfig): ...
 
     class Pretraining(_Section, TrainConfig): ...
 

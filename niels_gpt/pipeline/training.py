@@ -204,7 +204,7 @@ def first_model(cfg: ModelConfig, run: TrainConfig, *, execution: Execution) -> 
 def model_config(params: Params, *, V: int) -> ModelConfig:
     """Return the configuration of the model to train: the base's shape after checking the base, or that of params."""
     if not is_imported(layout.BASE):
-        return params.model.config(V=V)
+        return ModelConfig.from_section(params.model.model_dump(), V=V)
     base = open_base(layout.BASE)
     base.check(layout.TOKENIZER)
     return base.config(T=params.model.T, dropout=params.model.dropout)
