@@ -156,12 +156,7 @@ def test_links_to_the_folder_itself_are_not_followed(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).symlink_to(".")
     with watchdog():
-        after = digest(tmp_path)
-    assert after != before
-    (tmp_path / "two").unlink()
-    (tmp_path / "two").symlink_to("..")
-    with watchdog():
-        assert digest(tmp_path) not in (before, after)
+        assert digest(tmp_path) == before
 
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:

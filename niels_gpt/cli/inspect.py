@@ -14,12 +14,11 @@ from niels_gpt.data.corpus.loading import Slice, cut_source
 from niels_gpt.data.corpus.mix import exposures, read_too_often
 from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts, read_column, read_wording
 from niels_gpt.data.secrets import findings_of
-from niels_gpt.data.types import Request
 from niels_gpt.files.checks import Damaged, read_meta
 from niels_gpt.files.messages import plural, visible
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.external_checks import located
+from niels_gpt.pipeline.external_checks import request_of
 from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.results import read_result
 from niels_gpt.pipeline.sections import BUNDLED
@@ -86,8 +85,7 @@ def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
         raise ValueError(f"there is no source {name!r}; there are: {', '.join(params.sources)}")
     for key in params.sources if name is None else [name]:
         source = params.sources[key]
-        path, revision = located(source.input, source.load.settings())
-        request = Request(path, revision, max_tokens=source.budget.tokens(), patience_s=params.runtime.hub_patience_s)
+        request = request_of(source, patience_s=params.runtime.hub_patience_s)
         slices = cut_source(Slice(source.load.kind, source.load.settings(), request, Store(""), text_bytes=1 << 30))
         count = 0
         for place, around in (found for part in slices for row in part.rows() for found in findings_of(row)):

@@ -7,26 +7,28 @@ from typing import Any
 
 from niels_gpt.data.hub import HubSettings, resolve_revision
 from niels_gpt.data.readers.files import entries_of, file_fault, name_fault
+from niels_gpt.data.types import Request
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.repository import broken_files, dvc_config
-from niels_gpt.pipeline.sections import NO_INPUT
+from niels_gpt.pipeline.sections import NO_INPUT, Source
 from niels_gpt.pipeline.yaml_files import is_sound
 
 
-def located(path: str, settings: Any) -> tuple[str, str | None]:
-    """Return where a source is read from: (hub dataset, commit), or (input path, None).
+def request_of(source: Source, *, patience_s: float) -> Request:
+    """Return where to read a source: a hub dataset and its commit, or the input.
 
     Raises if the input does not exist or `check_input` finds a problem.
     """
+    settings, path, revision = source.load.settings(), source.input, None
     if isinstance(settings, HubSettings) and settings.dataset is not None:
-        config = getattr(settings, "config", None)
-        return settings.dataset, resolve_revision(settings.dataset, settings.revision, name=config)
-    if not os.path.exists(path):
+        path, config = settings.dataset, getattr(settings, "config", None)
+        revision = resolve_revision(path, settings.revision, name=config)
+    elif not os.path.exists(path):
         raise FileNotFoundError(f"{path} does not exist: put the source's text there, or remove it from params.yaml")
-    if faults := check_input(path):
+    elif faults := check_input(path):
         more = f" (and {len(faults) - 1} more: `niels-gpt doctor` lists them all)" if faults[1:] else ""
         raise ValueError(faults[0] + more)
-    return path, None
+    return Request(path, revision, max_tokens=source.budget.tokens(), patience_s=patience_s)
 
 
 def check_input(path: str) -> list[str]:
