@@ -159,8 +159,6 @@ def test_a_configuration_of_dvcs_that_is_none_gets_one_line(project: Path, text:
 def test_the_placeholder_that_dvc_watches_instead_of_a_text_must_exist(project: Path) -> None:
     (project / "data/no-input.md").unlink()
     assert check() == ["base.input is data/no-input.md, which does not exist: put it back from git"]
-    written(project, {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}})
-    assert check() == ["tokenizer.corpus is data/no-input.md, which does not exist: put it back from git"]
     hub = {"sources.wiki.input": "data/no-input.md", "sources.wiki.load.dataset": "a/b"}
     written(project, hub)
     (line,) = check()

@@ -72,8 +72,6 @@ def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, .
     for name, source in _sources(params):
         if is_sound(("sources", name, "input"), wrong):
             inputs.setdefault(source["input"], f"sources.{name}.input")
-    if is_sound(("tokenizer",), wrong) and params["tokenizer"]["kind"] == "byte":
-        inputs.setdefault(params["tokenizer"]["corpus"], "tokenizer.corpus")
     if is_sound(("base",), wrong):
         inputs.setdefault(params["base"]["input"], "base.input")
     for file, key in inputs.items():

@@ -37,11 +37,8 @@ def check_model(folder: str) -> None:
     if (Path(folder) / layout.CONFIG).is_file():
         return
     if Path(os.path.relpath(folder)) not in layout.MODEL_OF.values():
-        trained = sorted(layout.MODELS.glob(f"*/{layout.CONFIG}"))
-        exported = [
-            path for path in sorted(Path().glob("*/model.safetensors")) if path.with_name(layout.CONFIG).is_file()
-        ]
-        if known := ", ".join(str(path.parent) for path in (*trained, *exported)):
+        patterns = (f"{layout.MODELS}/*/{layout.CONFIG}", "*/model.safetensors")  # trained, exported
+        if known := ", ".join(str(path.parent) for pattern in patterns for path in sorted(Path().glob(pattern))):
             raise ValueError(f"{folder} holds no model; these do: {known}")
     elif not any(path.exists() for path in (layout.DAG, layout.LOCK, layout.MODELS, layout.PARAMS)):
         raise ValueError(
