@@ -54,7 +54,8 @@ def test_steps_and_seeds_have_masks_of_their_own() -> None:
 
 def test_rows_of_a_batch_have_masks_of_their_own() -> None:
     step = PlainStep(GPT(WET), CONFIG, Execution(), state=None)
-    assert len(step._inputs(batch())["row_keys"].unique()) == CONFIG.B
+    (inputs,) = step._pieces(batch())
+    assert len(inputs["row_keys"].unique()) == CONFIG.B
 
 
 def test_ranks_take_the_masks_of_the_rows_they_work_on() -> None:
@@ -65,7 +66,7 @@ def test_ranks_take_the_masks_of_the_rows_they_work_on() -> None:
     halves = [batch(Ranks(rank=rank, size=2).rows(CONFIG.B)) for rank in (0, 1)]
     whole._prepare(0.0, 7)
     with torch.no_grad():
-        got = sum(float(whole._loss(**whole._inputs(half)) / half.targets) for half in halves)
+        got = sum(float(whole._loss(**inputs) / half.targets) for half in halves for inputs in whole._pieces(half))
     assert got == pytest.approx(expected, rel=1e-5)
 
 

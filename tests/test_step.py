@@ -42,12 +42,11 @@ from niels_gpt.train.optimizer import (
     load_optimizer_state,
     optimizer_state,
     orthogonal,
-    set_lr,
-    set_momentum,
+    set_rates,
 )
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.step import GraphStep, PlainStep, Teacher, build_step
+from niels_gpt.train.step import GraphStep, PlainStep, build_step
 from niels_gpt.train.task import ALL, Batch, Execution, wants_compiler
 from tests.conftest import Repo
 from tests.tiny_training import (
@@ -259,8 +258,7 @@ def muon_run(
         generator = torch.Generator().manual_seed(n)
         for parameter in params:
             parameter.grad = torch.randn(parameter.shape, generator=generator)
-        set_lr([muon], 0.01 * (n + 1))
-        set_momentum([muon], 0.85 + 0.02 * n)
+        set_rates([muon], lr=0.01 * (n + 1), momentum=0.85 + 0.02 * n)
         muon.step()
     return params, optimizer_state([muon])
 
@@ -315,7 +313,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "stream", nullcontext)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=replay))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=replay, pool=lambda: None))
     monkeypatch.setattr(torch.cuda, "graph", record)
     return steps
 
@@ -370,7 +368,7 @@ def test_decay_shrinks_matrices_and_leaves_biases_and_norms(optimizer: str) -> N
             parameter.fill_(1.0)
             parameter.grad = torch.zeros_like(parameter)
     optimizers = build_optimizers(model, replace(CONFIG, optimizer=optimizer, weight_decay=0.5))
-    set_lr(optimizers, 0.1)
+    set_rates(optimizers, lr=0.1, momentum=0.95)
     for each in optimizers:
         each.step()
     for name, parameter in model.named_parameters():
@@ -471,9 +469,9 @@ def test_soft_targets_are_the_mix_of_the_labels_and_the_teacher(
 def test_a_student_follows_its_teacher_and_resumes_to_the_bit(tmp_path: Path) -> None:
     set_seed(5)
     shape = MODEL
-    teacher = Teacher(GPT(shape).eval(), alpha=0.99)
-    cfg, folder, steps = replace(CONFIG, total_steps=20), RunFolder(tmp_path / "run"), iter(range(99))
-    before = copy.deepcopy(teacher.model.state_dict())
+    teacher = GPT(shape).eval()
+    cfg, folder, steps = replace(CONFIG, total_steps=20, teacher=0.99), RunFolder(tmp_path / "run"), iter(range(99))
+    before = copy.deepcopy(teacher.state_dict())
 
     def student(model: GPT, **how: Any) -> GPT:
         train(model, replace(TASK, cfg=cfg), cfg, teacher=teacher, **how)
@@ -487,12 +485,12 @@ def test_a_student_follows_its_teacher_and_resumes_to_the_bit(tmp_path: Path) ->
 
     def distance(model: GPT) -> float:
         with torch.no_grad():
-            return float(F.kl_div(model.eval()(x).log_softmax(-1), teacher.model(x).softmax(-1), reduction="batchmean"))
+            return float(F.kl_div(model.eval()(x).log_softmax(-1), teacher(x).softmax(-1), reduction="batchmean"))
 
     whole = student(fresh())
     assert distance(whole) < distance(fresh())
     assert distance(whole) < distance(trained(shape=shape, **vars(cfg))[0])
-    assert all(torch.equal(before[name], value) for name, value in teacher.model.state_dict().items())
+    assert all(torch.equal(before[name], value) for name, value in teacher.state_dict().items())
     with folder.locked():
         student(fresh(), hooks=Hooks(should_stop=lambda: next(steps) == 7, save=folder.save))
         resumed = student(fresh(), state=folder.load())

@@ -34,10 +34,9 @@ from niels_gpt.train import meter
 from niels_gpt.train.chats import ChatTask
 from niels_gpt.train.loop import Hooks, run_training, stop_on_signal, train
 from niels_gpt.train.meter import RunLog, StepReport
-from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, set_lr, set_momentum
+from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, set_rates
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.step import Teacher
 from niels_gpt.train.task import Batch, Execution
 from tests.tiny_training import CONFIG, MODEL, STREAMS, TASK, chat_task
 
@@ -286,7 +285,7 @@ def test_every_group_has_its_multiple_of_rate_and_decay(optimizer: Any) -> None:
     cfg = replace(CONFIG, optimizer=optimizer, weight_decay=0.5, **scales)
     optimizers = build_optimizers(model, cfg)
     for lr in (0.5, 0.25):
-        set_lr(optimizers, lr)
+        set_rates(optimizers, lr=lr, momentum=0.95)
         found = {
             names[id(p)]: (group["lr"] / lr, group["weight_decay"] / 0.5)
             for each in optimizers
@@ -310,8 +309,7 @@ def test_a_graphs_rates_are_tensors_of_their_own() -> None:
 
     before = numbers()
     load_optimizer_state(optimizers, {"0": {}, "1": {}})
-    set_lr(optimizers, 0.25)
-    set_momentum(optimizers, 0.5)
+    set_rates(optimizers, lr=0.25, momentum=0.5)
     assert all(number is same for number, same in zip(numbers(), before, strict=True))
     assert numbers() == [0.5, 1.0, 0.25, 0.5]
 
@@ -632,9 +630,9 @@ def test_replayed_rows_are_pretraining_text_with_loss_on_every_token(tmp_path: P
 @pytest.mark.slow
 def test_packed_chats_with_replay_average_and_teacher_resume_bit_for_bit(tmp_path: Path) -> None:
     task, steps, saved = replaying(tmp_path), iter(range(99)), RunFolder(tmp_path / "run")
-    cfg = replace(task.cfg, average=0.8)
+    cfg = replace(task.cfg, average=0.8, teacher=0.5)
     set_seed(7)
-    teacher = Teacher(GPT(MODEL).eval(), alpha=0.5)
+    teacher = GPT(MODEL).eval()
 
     def trained(hooks: Hooks | None = None) -> tuple[GPT, RunState]:
         set_seed(1)

@@ -35,7 +35,6 @@ from niels_gpt.train.loop import Hooks, run_training
 from niels_gpt.train.meter import RunLog
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.step import Teacher
 from niels_gpt.train.task import Execution, Task, check_memory
 
 
@@ -111,15 +110,13 @@ def execution_of(stage: Stage) -> Iterator[Execution]:
         )
 
 
-def trained_teacher(
-    stage: Stage, task: PretrainTask, model_cfg: ModelConfig, *, execution: Execution
-) -> Teacher | None:
+def trained_teacher(stage: Stage, task: PretrainTask, model_cfg: ModelConfig, *, execution: Execution) -> GPT | None:
     """Train or resume the teacher, a model of another seed, as `train.teacher` says; None if that is 0."""
     if not task.cfg.teacher:
         return None
     other = replace(task, cfg=replace(task.cfg, seed=derive_seed(task.cfg.seed, "teacher")))
     model = train_beside(stage, other, model_cfg, execution=execution, name="teacher")
-    return Teacher(model.eval(), alpha=task.cfg.teacher)
+    return model.eval()
 
 
 def train_beside(stage: Stage, task: PretrainTask, model_cfg: ModelConfig, *, execution: Execution, name: str) -> GPT:
@@ -132,7 +129,7 @@ def train_beside(stage: Stage, task: PretrainTask, model_cfg: ModelConfig, *, ex
 
 
 def train_and_write(
-    stage: Stage, model: GPT, task: Task, *, execution: Execution, teacher: Teacher | None = None
+    stage: Stage, model: GPT, task: Task, *, execution: Execution, teacher: GPT | None = None
 ) -> bool:
     """Train or resume, then write the stage's model: the last weights, those of the best validation, and the history.
 
@@ -155,7 +152,7 @@ def train_and_write(
 
 
 def train_to_the_end(
-    stage: Stage, model: GPT, task: Task, *, execution: Execution, name: str, teacher: Teacher | None = None
+    stage: Stage, model: GPT, task: Task, *, execution: Execution, name: str, teacher: GPT | None = None
 ) -> RunState:
     """Train or resume under this name, and return the finished run; exit the process if training is stopped.
 

@@ -25,7 +25,7 @@ from niels_gpt.model.precision import computing_in, settle_bf16
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.meter import Meter, StepReport, matmul_flops
 from niels_gpt.train.state import RunFolder, RunState, prune_runs
-from niels_gpt.train.step import PlainStep, Teacher, build_step
+from niels_gpt.train.step import PlainStep, build_step
 from niels_gpt.train.task import ALL, Batch, Execution, Task
 
 _AHEAD = 8  # batches to prefetch
@@ -89,7 +89,7 @@ def train(
     state: RunState | None = None,
     hooks: Hooks | None = None,
     execution: Execution | None = None,
-    teacher: Teacher | None = None,
+    teacher: GPT | None = None,
 ) -> RunState:
     """Train from `state` (or from the model as it is) until the run has ended, or until hooks.should_stop.
 
@@ -211,7 +211,7 @@ def run_training(
     folder: Path,
     title: str,
     record: str = "",
-    teacher: Teacher | None = None,
+    teacher: GPT | None = None,
 ) -> RunState:
     """Train, or resume, to the end or until Ctrl-C or SIGTERM; return the state, which is also saved in `folder`.
 

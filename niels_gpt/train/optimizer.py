@@ -2,7 +2,8 @@
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,6 @@ class _Uncompiled(Optimizer):
     add_param_group = inspect.unwrap(Optimizer.add_param_group)
     load_state_dict = inspect.unwrap(Optimizer.load_state_dict)
     state_dict = inspect.unwrap(Optimizer.state_dict)
-    zero_grad = inspect.unwrap(Optimizer.zero_grad)
 
 
 class AdamW(_Uncompiled, torch.optim.AdamW):
@@ -124,25 +124,22 @@ def build_optimizers(model: nn.Module, cfg: TrainConfig, *, capturable: bool = F
     `capturable`: learning rates and Muon's momentum are tensors on the model's device, which a recorded CUDA graph
     reads at every step.
     """
-    parameters = list(model.named_parameters())
-    device = parameters[0][1].device if capturable else None
+    number: Callable[[float], Any] = float
+    if capturable:
+        number = partial(torch.tensor, device=next(model.parameters()).device)
     groups: dict[str, dict[str, Any]] = {}
-    for name, parameter in parameters:
-        if not parameter.requires_grad:
-            continue
-        groups.setdefault(group_of(name, parameter), {"params": []})["params"].append(parameter)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault(group_of(name, parameter), {"params": []})["params"].append(parameter)
     for name, group in groups.items():
-        group["lr"] = _number(cfg.base_lr, device)
+        group["lr"] = number(cfg.base_lr)
         group["lr_scale"] = getattr(cfg.lr_scale, name)
         group["weight_decay"] = cfg.weight_decay * getattr(cfg.decay_scale, name)
-    by_muon = [groups.pop("matrices")] if cfg.optimizer == "muon" else []
-    by_adamw = _joined([groups[name] for name in _GROUPS if name in groups])
-    betas = (cfg.beta1, cfg.beta2)
-    optimizers: list[Optimizer] = [AdamW(by_adamw, betas=betas, fused=True, capturable=capturable)]
-    for group in by_muon:
-        group["momentum"] = _number(scheduled_momentum(cfg, 0), device)
-        optimizers.append(Muon([group]))
-    return optimizers
+    muon = []
+    if cfg.optimizer == "muon":
+        muon = [Muon([groups.pop("matrices") | {"momentum": number(scheduled_momentum(cfg, 0))}])]
+    joined = _joined([groups[name] for name in _GROUPS if name in groups])
+    return [AdamW(joined, betas=(cfg.beta1, cfg.beta2), fused=True, capturable=capturable), *muon]
 
 
 def _joined(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -156,10 +153,6 @@ def _joined(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return joined
 
 
-def _number(value: float, device: torch.device | None) -> float | torch.Tensor:
-    return value if device is None else torch.tensor(value, device=device)
-
-
 def group_of(name: str, parameter: torch.Tensor) -> str:
     """Return the name of the group that a parameter belongs to: embedding, matrices, head or vectors."""
     if parameter.dim() < 2:
@@ -169,26 +162,14 @@ def group_of(name: str, parameter: torch.Tensor) -> str:
     return "head" if "lm_head" in name else "matrices"
 
 
-def set_lr(optimizers: Sequence[Optimizer], lr: float) -> None:
-    """Set the learning rate of each group to lr times the group's `lr_scale`."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            _set(group, "lr", lr * group.get("lr_scale", 1.0))
-
-
-def set_momentum(optimizers: Sequence[Optimizer], momentum: float) -> None:
-    """Set Muon's momentum; AdamW's betas stay."""
-    for optimizer in optimizers:
-        if isinstance(optimizer, Muon):
-            for group in optimizer.param_groups:
-                _set(group, "momentum", momentum)
-
-
-def _set(group: dict[str, Any], key: str, value: float) -> None:
-    if isinstance(group[key], torch.Tensor):
-        group[key].fill_(value)
-    else:
-        group[key] = value
+def set_rates(optimizers: Sequence[Optimizer], *, lr: float, momentum: float) -> None:
+    """Set each group's learning rate to lr times its `lr_scale`, and Muon's momentum; AdamW's betas stay."""
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        for name, value in (("lr", lr * group.get("lr_scale", 1.0)), ("momentum", momentum)):
+            if isinstance(group.get(name), torch.Tensor):
+                group[name].fill_(value)
+            elif name in group:
+                group[name] = value
 
 
 def optimizer_state(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
@@ -202,9 +183,9 @@ def optimizer_state(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
 def load_optimizer_state(optimizers: Sequence[Optimizer], state: Mapping[str, Any]) -> None:
     """Load what `optimizer_state` returned, keeping learning rates and other settings."""
     for i, optimizer in enumerate(optimizers):
-        groups, kept = optimizer.state_dict()["param_groups"], [dict(group) for group in optimizer.param_groups]
+        kept = [dict(group) for group in optimizer.param_groups]
         # Copied, because an optimizer updates the given tensors in place.
-        optimizer.load_state_dict({"state": copy.deepcopy(state[str(i)]), "param_groups": groups})
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(state[str(i)])})
         for group, before in zip(optimizer.param_groups, kept, strict=True):
             group.update(before)  # keeps the same rate tensors, which a CUDA graph reads
 

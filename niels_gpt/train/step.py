@@ -4,7 +4,6 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -16,7 +15,6 @@ from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import token_losses
 from niels_gpt.lr_schedule import scheduled_momentum
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.loss import SoftTargets
 from niels_gpt.model.precision import computing_in, record, residual_dtype, settle_bf16, warm_up
 from niels_gpt.rng import derive_seed
 from niels_gpt.train.optimizer import (
@@ -24,54 +22,41 @@ from niels_gpt.train.optimizer import (
     forget_optimizer_state,
     load_optimizer_state,
     optimizer_state,
-    set_lr,
-    set_momentum,
+    set_rates,
 )
 from niels_gpt.train.task import Batch, Execution, wants_compiler
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """Earlier model, in eval mode, whose probabilities are mixed with share `alpha` into the targets."""
-
-    model: GPT
-    alpha: float
 
 
 class SummedLoss(nn.Module):
     """Model and summed cross-entropy of a batch, compiled if wanted.
 
-    The embedding is not compiled: torch.compile sums its gradient in an order that changes from run to run.
+    The embedding is not compiled: torch.compile sums its gradient in an order that changes from run to run. The
+    probabilities of a `teacher`, a model in eval mode, are mixed with share cfg.teacher into the targets.
     """
 
-    def __init__(self, model: GPT, *, cfg: TrainConfig, execution: Execution, teacher: Teacher | None = None) -> None:
+    def __init__(self, model: GPT, *, cfg: TrainConfig, execution: Execution, teacher: GPT | None = None) -> None:
         super().__init__()
         self.model, self._cfg, self._device = model, cfg, execution.device
         self._hidden = self._compiled(model, execution)
         # In a tuple, so that it is no submodule: its weights are not trained, and not synchronized between ranks.
-        self._teacher = (teacher, self._compiled(teacher.model, execution)) if teacher else None
+        self._teacher = (teacher, self._compiled(teacher, execution)) if teacher else None
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
         """Return the summed loss in nats of inputs x (B, T) and targets y (B, T).
 
         `rows`: position_ids, segment_ids, row_keys.
         """
-        h = self.model.embed(x, dtype=residual_dtype(self._cfg.precision))
-        return self.model.summed_loss(self._hidden(h, **rows), y, self._soft_targets(x, **rows))
-
-    def _soft_targets(self, x: torch.Tensor, **rows: torch.Tensor) -> SoftTargets | None:
-        if self._teacher is None:
-            return None
-        teacher, hidden = self._teacher
-        rows.pop("row_keys", None)  # a teacher drops nothing
-        with torch.no_grad():
-            h = hidden(teacher.model.embed(x, dtype=residual_dtype(self._cfg.precision)), **rows)
-        return teacher.model.soft_targets(h, alpha=teacher.alpha)
+        h, soft = self._hidden(x, **rows), None
+        if self._teacher is not None:
+            teacher, hidden = self._teacher
+            rows.pop("row_keys", None)  # a teacher drops nothing
+            with torch.no_grad():
+                soft = teacher.soft_targets(hidden(x, **rows), alpha=self._cfg.teacher)
+        return self.model.summed_loss(h, y, soft)
 
     def of_tokens(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
         """Return the loss of each token (B, T) in nats, for validation."""
-        h = self.model.embed(x, dtype=residual_dtype(self._cfg.precision))
-        return self.model.token_losses(self._hidden(h, **rows), y)
+        return self.model.token_losses(self._hidden(x, **rows), y)
 
     def _compiled(self, model: GPT, execution: Execution) -> Callable[..., torch.Tensor]:
         def hidden(h: torch.Tensor, **rows: Any) -> torch.Tensor:
@@ -80,7 +65,9 @@ class SummedLoss(nn.Module):
 
         # Combining the many small kernels that cast weights saves 8% of a step at the smallest size.
         options: dict[str, Any] = {"combo_kernels": True, "benchmark_combo_kernel": False} if execution.cuda else {}
-        return torch.compile(hidden, options=options) if wants_compiler(execution) else hidden
+        compiled = torch.compile(hidden, options=options) if wants_compiler(execution) else hidden
+        dtype = residual_dtype(self._cfg.precision)
+        return lambda x, **rows: compiled(model.embed(x, dtype=dtype), **rows)
 
 
 class PlainStep:
@@ -95,7 +82,7 @@ class PlainStep:
         execution: Execution,
         *,
         state: Mapping[str, Any] | None,
-        teacher: Teacher | None = None,
+        teacher: GPT | None = None,
     ) -> None:
         self._model, self._cfg, self._execution = model, cfg, execution
         model.freeze(cfg.freeze_blocks)
@@ -146,15 +133,13 @@ class PlainStep:
         return model
 
     def _prepare(self, lr: float, n: int) -> None:
-        set_lr(self._optimizers, lr)
-        set_momentum(self._optimizers, scheduled_momentum(self._cfg, n))
+        set_rates(self._optimizers, lr=lr, momentum=scheduled_momentum(self._cfg, n))
         self._model.train()
         if self._key is not None:
             self._key.fill_(derive_seed(self._cfg.seed, "dropout", n))
 
     def _update(self, batch: Batch) -> torch.Tensor:
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        self._model.zero_grad()
         loss = self._backward(batch)
         nn.utils.clip_grad_norm_(self._model.parameters(), self._cfg.grad_clip)
         for optimizer in self._optimizers:
@@ -179,15 +164,14 @@ class PlainStep:
 
     def _pieces(self, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
         """Yield micro-batches of about equal size, within execution.micro_batch_tokens but at least one row."""
+        inputs = batch.tensors
+        if self._key is not None:
+            inputs["row_keys"] = self._key + batch.row_numbers  # for dropout; the same whichever rank has the row
         rows, T = batch.x.shape
-        limit, inputs = self._execution.micro_batch_tokens, self._inputs(batch)
+        limit = self._execution.micro_batch_tokens
         parts = 1 if limit is None else -(-rows // max(1, limit // T))
         for values in zip(*(tensor.tensor_split(parts) for tensor in inputs.values()), strict=True):
             yield dict(zip(inputs, values, strict=True))
-
-    def _inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return the inputs of the loss, with dropout including a key per row that does not depend on the rank."""
-        return batch.tensors if self._key is None else {**batch.tensors, "row_keys": self._key + batch.row_numbers}
 
 
 @torch.no_grad()
@@ -207,8 +191,7 @@ class RecordedModel(nn.Module):
         self._recordings: dict[tuple[str, ...], tuple[dict[str, torch.Tensor], torch.cuda.CUDAGraph, torch.Tensor]] = {}
 
     def forward(self, x: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._loss.model(x, **ids)
-        return logits
+        return self._loss.model(x, **ids)
 
     def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
         """Return the loss of each token (B, T) in nats; batches with fewer rows than in training are padded."""
@@ -228,9 +211,6 @@ class RecordedModel(nn.Module):
         return losses.clone()[: len(x)]
 
 
-_WARM_UP_STEPS = 3
-
-
 class GraphStep(PlainStep):
     """Training step recorded as one CUDA graph.
 
@@ -239,7 +219,6 @@ class GraphStep(PlainStep):
 
     _capturable = True
     _graph: torch.cuda.CUDAGraph | None = None
-    _recorded: RecordedModel | None = None
 
     def _load_state(self, state: Mapping[str, Any] | None) -> None:
         super()._load_state(state)
@@ -247,32 +226,29 @@ class GraphStep(PlainStep):
 
     def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
         if self._graph is None:
-            self._batch = batch.to(self._execution.device)
-            self._record()
+            self._graph = self._recorded_step(batch)
         self._batch.copy_(batch)
         self._prepare(lr, n)
-        assert self._graph is not None
         self._graph.replay()
         return self._loss_value.clone()
 
     def validated(self, model: GPT) -> nn.Module:
         """Return a RecordedModel. Call it only after a step, whose memory it shares."""
-        if self._recorded is None:
-            assert self._graph is not None
-            loss = cast(SummedLoss, self._loss)
-            self._recorded = RecordedModel(loss, shape=self._batch.x.shape, pool=self._graph.pool())
-        return self._recorded
+        return self._recorded_model
 
-    def _record(self) -> None:
+    def _recorded_step(self, batch: Batch) -> torch.cuda.CUDAGraph:
         """Record the step after warm-up steps, whose changes to weights and optimizer state are undone."""
+        self._batch = batch.to(self._execution.device)
         weights = copy.deepcopy(self._model.state_dict())
         self._model.train()
-        warm_up(lambda: self._update(self._batch), times=_WARM_UP_STEPS)
+        warm_up(lambda: self._update(self._batch), times=3)
         self._model.load_state_dict(weights)
         self._load_state(self._first_state)
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        self._graph, self._loss_value = record(lambda: self._update(self._batch))
+        self._model.zero_grad()
+        graph, self._loss_value = record(lambda: self._update(self._batch))
+        loss = cast(SummedLoss, self._loss)
+        self._recorded_model = RecordedModel(loss, shape=self._batch.x.shape, pool=graph.pool())
+        return graph
 
 
 # Up to this context length the fastest GPU attention sums its gradients in a fixed order. Beyond it, runs are the same
@@ -286,7 +262,7 @@ def build_step(
     execution: Execution,
     *,
     state: Mapping[str, Any] | None,
-    teacher: Teacher | None = None,
+    teacher: GPT | None = None,
 ) -> PlainStep:
     """Return the fastest step for this device. `state`: the optimizers' state of a run to resume."""
     if cfg.precision == "bf16":
