@@ -541,7 +541,7 @@ def test_a_bad_loss_names_step_rows_and_lr() -> None:
 def test_reports_tell_speed_use_and_time_left() -> None:
     reports: list[StepReport] = []
     set_seed(1)
-    hooks = Hooks(report=reports.append, matmul_flops=1e12, log_every=15)
+    hooks = Hooks(report=reports.append, matmul_flops=lambda: 1e12, log_every=15)
     model = GPT(DRY)
     flops = flops_per_token(model, T=DRY.T)
     state = train(model, TASK, CONFIG, hooks=hooks)

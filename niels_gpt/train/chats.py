@@ -81,8 +81,7 @@ class ChatTask:
         """Return the first held-out chat up to and including the assistant's id."""
         x, _, y = self.val[min(self.val)].examples(np.array([0]))
         first = int((y[0] != IGNORE_INDEX).nonzero()[0])
-        prompt: list[int] = x[0, : first + 1].tolist()
-        return prompt
+        return x[0, : first + 1].tolist()
 
     def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
         limit = self.cfg.eval_steps * self.cfg.B

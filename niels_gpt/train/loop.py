@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,14 +22,12 @@ from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.precision import computing_in, settle_bf16
+from niels_gpt.model.precision import computing_in
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.meter import Meter, StepReport, matmul_flops
 from niels_gpt.train.state import RunFolder, RunState, prune_runs
 from niels_gpt.train.step import PlainStep, build_step
 from niels_gpt.train.task import ALL, Batch, Execution, Task
-
-_AHEAD = 8  # batches to prefetch
 
 
 def batches(task: Task, steps: range, *, device: str, rows: slice = ALL) -> Generator[Batch]:
@@ -40,16 +39,12 @@ def batches(task: Task, steps: range, *, device: str, rows: slice = ALL) -> Gene
     if not device.startswith("cuda"):
         yield from (task.batch(n, rows) for n in steps)
         return
-
-    def pinned(n: int) -> Batch:
-        return task.batch(n, rows).pinned()
-
     thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
     ahead: deque[Future[Batch]] = deque()
     try:
         for n in steps:
-            ahead.append(thread.submit(pinned, n))
-            if len(ahead) > _AHEAD:
+            ahead.append(thread.submit(lambda n: task.batch(n, rows).pinned(), n))
+            if len(ahead) > 8:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
@@ -78,7 +73,7 @@ class Hooks:
     should_stop: Callable[[], bool] = lambda: False
     log_every: int = 50
     checkpoint_every: int = 200
-    matmul_flops: float | None = None  # the machine's peak FLOP/s, for MFU in reports
+    matmul_flops: Callable[[], float] | None = None  # measures the machine's peak FLOP/s, for MFU in reports
 
 
 def train(
@@ -103,14 +98,14 @@ def train(
         step = build_step(model, cfg, execution, state=state.optimizer if state else None, teacher=teacher)
         _run_steps(run, model, task, cfg, step=step, hooks=hooks, execution=execution)
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        # torch has a class for GPUs, but only a message for CPU memory.
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(error):
             raise
         tokens = min(cfg.B * task.T, execution.micro_batch_tokens or cfg.B * task.T)
         raise ValueError(
             f"out of memory with {tokens:,} tokens at once: set runtime.micro_batch_tokens to {max(1, tokens // 2)} "
             "(the batch is then processed in parts, with the same result), or lower B, model.T or model.C"
         ) from error
-    hooks.save(_capture(run, model, step))
     return run
 
 
@@ -120,7 +115,8 @@ def _run_steps(
     ranks, read_every = execution.ranks, _READ_EVERY if execution.cuda else 1
     steps, own_rows = range(run.step, cfg.total_steps), execution.ranks.rows(cfg.B)
     unread: list[torch.Tensor] = []
-    meter = Meter(cfg, model, T=task.T, first_step=run.step, matmul_flops=hooks.matmul_flops)
+    rate = hooks.matmul_flops() if hooks.matmul_flops and not run.ended(cfg) else None
+    meter = Meter(cfg, model, T=task.T, first_step=run.step, matmul_flops=rate)
 
     def read_losses() -> None:
         if unread:
@@ -128,6 +124,10 @@ def _run_steps(
             _check_finite(losses, first_step=run.step - len(losses), task=task, cfg=cfg)
             run.losses += losses
             unread.clear()
+
+    def save() -> None:
+        run.model, run.optimizer = model.state_dict(), step.optimizer_state()
+        hooks.save(run)
 
     stopping = ranks.any(hooks.should_stop(), device=execution.device)
     with closing(batches(task, steps, device=execution.device, rows=own_rows)) as feed:
@@ -152,13 +152,9 @@ def _run_steps(
             if reporting and ranks.first:
                 hooks.report(meter.report(run, lr=lr, validated=validating))
             if saving:
-                hooks.save(_capture(run, model, step))
+                save()
     read_losses()
-
-
-def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
-    """Return whether an error is out-of-memory: torch has a class for GPUs, but only a message for CPU memory."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    save()
 
 
 def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: TrainConfig) -> None:
@@ -192,15 +188,6 @@ def _validate(
             run.best_model = copy.deepcopy(model.state_dict())
 
 
-def _capture(run: RunState, model: GPT, step: PlainStep) -> RunState:
-    run.model, run.optimizer = model.state_dict(), step.optimizer_state()
-    return run
-
-
-# Run folders kept for resuming, including the current one: the most recently used.
-KEEP_RUNS = 3
-
-
 def run_training(
     model: GPT,
     task: Task,
@@ -219,21 +206,19 @@ def run_training(
     and the stop request are added here. `record`: see RunFolder.finish.
     """
     hooks = replace(hooks, should_stop=stop_on_signal())
-    if cfg.precision == "bf16":
-        settle_bf16(execution.device, say=execution.say)  # now: matmul_flops below already computes in bf16
     checkpoints, ranks = RunFolder(folder), execution.ranks
     if not ranks.first:
         state = ranks.from_first(None)
         return train(model, task, cfg, state=state, hooks=hooks, execution=execution, teacher=teacher)
     with checkpoints.locked():
         checkpoints.forget_recorded(record)
-        prune_runs(folder.parent, keep=KEEP_RUNS)
+        prune_runs(folder.parent, keep=3)
         state = ranks.from_first(checkpoints.load())
         done = 0 if state is None else state.step
         if done:
             print(f"resuming after step {done} from {folder}", flush=True)
         with progress(total=cfg.total_steps, initial=done, unit=" steps", title=title) as bar:
-            rate = matmul_flops(execution.device, cfg.precision) if state is None or not state.ended(cfg) else None
+            rate = partial(matmul_flops, execution.device, cfg.precision)
             hooks = replace(hooks, progress=bar.update, save=checkpoints.save, matmul_flops=rate)
             return train(model, task, cfg, state=state, hooks=hooks, execution=execution, teacher=teacher)
 

@@ -1,11 +1,10 @@
 """Throughput and MFU of a run, the machine's peak FLOP/s, the run log, and progress of models that are used."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +133,7 @@ def token_progress(models: Iterable[GPT], *, total: int, title: str) -> Iterator
         yield
 
 
+@dataclass(frozen=True)
 class RunLog:
     """JSON Lines log of step reports, which also prints them.
 
@@ -141,33 +141,20 @@ class RunLog:
     the `run`, a fingerprint of everything that determines its results, and the `origin` (such as commit and machine).
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        run: str,
-        decode: Callable[[Sequence[int]], str],
-        origin: Mapping[str, str] | None = None,
-    ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._run, self._decode, self._origin = path, run, decode, origin or {}
-        self._before = "\n" if _ends_within_a_line(path) else ""
+    path: Path
+    run: str
+    decode: Callable[[Sequence[int]], str]
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, report: StepReport) -> None:
         say_above_bar(format_report(report))
-        sample = self._decode(report.sample)
+        sample = self.decode(report.sample)
         if sample:
             say_above_bar(f"  sample: {json.dumps(sample, ensure_ascii=False)}")
-        with self._path.open("a", encoding="utf-8") as f:
-            line = {"run": self._run, "time": round(time.time(), 3), **vars(report), "sample": sample, **self._origin}
-            f.write(f"{self._before}{json.dumps(line)}\n")
-        self._before = ""
-
-
-def _ends_within_a_line(path: Path) -> bool:
-    """Return whether the last line is incomplete: its writer was killed, or the disk was full."""
-    if not path.is_file() or path.stat().st_size == 0:
-        return False
-    with path.open("rb") as f:
-        f.seek(-1, os.SEEK_END)
-        return f.read() != b"\n"
+        line = {"run": self.run, "time": round(time.time(), 3), **vars(report), "sample": sample, **self.origin}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as f:
+            f.seek(max(0, f.tell() - 1))
+            # The last line is incomplete if its writer was killed, or the disk was full.
+            before = "" if f.read() in (b"", b"\n") else "\n"
+            f.write(f"{before}{json.dumps(line)}\n".encode())

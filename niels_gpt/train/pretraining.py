@@ -55,16 +55,16 @@ class PretrainTask:
         """Return the rows of batch n with their origin."""
         draw = self._draw(n)
         ids = gather_rows(self.train, draw, T=self.T).tolist()
-        return [Row(source, window, row) for (source, window), row in zip(_places(draw), ids, strict=True)]
+        sources = [draw.names[i] for i in draw.choices]
+        return [Row(*row) for row in zip(sources, draw.windows.tolist(), ids, strict=True)]
 
     def describe(self, n: int) -> str:
-        return "windows " + ", ".join(f"{source}[{window}]" for source, window in _places(self._draw(n)))
+        return "windows " + ", ".join(f"{row.source}[{row.window}]" for row in self.rows(n))
 
     def prompt(self) -> list[int]:
         """Return the first T/8 tokens of the first validation source."""
         stream = self.val[min(self.val)]
-        window: list[int] = stream.gather(np.array([0]), self.T)[0].tolist()
-        return window[: max(1, self.T // 8)]
+        return stream.gather(np.array([0]), self.T)[0, : max(1, self.T // 8)].tolist()
 
     def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
         losses = evaluate(
@@ -83,24 +83,16 @@ class PretrainTask:
         draw = self._random_draw(n)
         if self.cfg.windows == "random":
             return draw
-        return in_epochs(draw, self.train, T=self.T, rows_before=self._rows_before(n), seed=self.cfg.seed)
+        totals = self._row_totals
+        while len(totals) <= n:
+            totals.append(totals[-1] + list(self._random_draw(len(totals) - 1).counts().values()))
+        return in_epochs(draw, self.train, T=self.T, rows_before=totals[n], seed=self.cfg.seed)
 
     def _random_draw(self, n: int) -> Draw:
         generator = make_generator(derive_seed(self.cfg.seed, "batch", n))
         return draw_rows(self.train, p=self.cfg.p_train, B=self.cfg.B, T=self.T, generator=generator)
 
-    def _rows_before(self, n: int) -> np.ndarray:
-        """Return how many rows the batches before n took from each source, from the draws of all of them."""
-        totals = self._row_totals
-        while len(totals) <= n:
-            totals.append(totals[-1] + list(self._random_draw(len(totals) - 1).counts().values()))
-        return totals[n]
-
     @cached_property
     def _row_totals(self) -> list[np.ndarray]:
+        """Rows that the batches before n took from each source, for every n so far; from the draws of all of them."""
         return [np.zeros(len(self.train), dtype=np.int64)]
-
-
-def _places(draw: Draw) -> list[tuple[str, int]]:
-    """Return (source, window number) of every row."""
-    return [(draw.names[i], window) for i, window in zip(draw.choices.tolist(), draw.windows.tolist(), strict=True)]
