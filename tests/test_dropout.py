@@ -10,7 +10,7 @@ import torch
 
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.files.ranks import Ranks
-from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention, RowDropout, dropout_mask
+from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention, ForwardPass, RowDropout, dropout_mask
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
@@ -115,8 +115,9 @@ def test_a_part_of_the_model_called_alone_drops_in_training_and_only_there(part:
     first = module(x)
     assert not torch.equal(first, module(x))
     set_seed(0)
-    keys = torch.randint(1 << 62, (3,))
-    assert torch.equal(first, module(x, dropout=RowDropout(WET.dropout, keys))), "one mask for each row, by torch"
+    dropout = RowDropout(WET.dropout, torch.randint(1 << 62, (3,)))
+    shared = dropout if part is MLP else ForwardPass(dropout)
+    assert torch.equal(first, module(x, shared)), "one mask for each row, by torch"
     assert torch.equal(module.eval()(x), module(x))
 
 
@@ -140,34 +141,21 @@ def test_every_dropout_site_of_a_model_is_used_once() -> None:
     """The sites are the embedding and, in each block, the attention's values, its output, and the MLP's output."""
     model = GPT(replace(WET, L=2, dropout=0.9))
     places: list[int] = []
-    real = RowDropout._masked
+    real = RowDropout.on
 
-    def noted(self: RowDropout, h: torch.Tensor, shape: tuple[int, ...], place: int) -> torch.Tensor:
-        out = real(self, h, shape, place)
+    def noted(self: RowDropout, h: torch.Tensor, *, place: int, vectors: bool = False) -> torch.Tensor:
+        out = real(self, h, place=place, vectors=vectors)
         assert (out == 0).float().mean() > 0.8
         places.append(place)
         return out
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RowDropout, "_masked", noted)
+        patch.setattr(RowDropout, "on", noted)
         model(batch().x)
     assert sorted(places) == list(range(7))
 
 
 def test_values_of_a_head_are_dropped_as_whole_vectors() -> None:
-    heard = RowDropout(0.5, KEYS).on_vectors(torch.ones(64, 2, 8, 4), place=0)
+    heard = RowDropout(0.5, KEYS).on(torch.ones(64, 2, 8, 4), place=0, vectors=True)
     assert heard.sum(-1).unique().tolist() == [0.0, 8.0]
     assert (heard[:, 0, :, 0] != heard[:, 1, :, 0]).any(), "heads have masks of their own"
-
-
-def test_every_place_of_a_model_has_masks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    places: list[int] = []
-    masked = RowDropout._masked
-
-    def counted(self: RowDropout, h: torch.Tensor, shape: tuple[int, ...], place: int) -> torch.Tensor:
-        places.append(place)
-        return masked(self, h, shape, place)
-
-    monkeypatch.setattr(RowDropout, "_masked", counted)
-    GPT(replace(WET, L=4)).train()(torch.zeros(2, WET.T, dtype=torch.long))
-    assert len(places) == len(set(places)) > 4

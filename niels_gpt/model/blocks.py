@@ -4,12 +4,13 @@ Pre-norm: gradients reach the first block through the residual stream, which no 
 positions, `C` width, `H` heads of queries, `K` heads of keys and values (H unless attention is grouped), `D` width of a
 head.
 
-Dropout: the GPT passes a RowDropout to its blocks, and a block passes it to its parts. A module called without one
-makes its own: in training it samples keys from torch's generator, in eval mode it drops nothing.
+Dropout: the GPT passes a RowDropout to its blocks (in a ForwardPass), and a block passes it to its parts. A module
+called without one makes its own: in training it samples keys from torch's generator, in eval mode it drops nothing.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -38,16 +39,14 @@ class RowDropout:
     p: float
     keys: torch.Tensor | None
 
-    def on(self, h: torch.Tensor, *, place: int) -> torch.Tensor:
-        """Return h (B, ...) with a fraction `p` of its elements zeroed and the others scaled by 1 / (1 - p)."""
-        return h if self.keys is None else self._masked(h, h.shape[1:], place)
+    def on(self, h: torch.Tensor, *, place: int, vectors: bool = False) -> torch.Tensor:
+        """Return h (B, ...) with a fraction `p` of its elements zeroed and the others scaled by 1 / (1 - p).
 
-    def on_vectors(self, h: torch.Tensor, *, place: int) -> torch.Tensor:
-        """Drop whole vectors, the last dimension of h, instead of single elements."""
-        return h if self.keys is None else self._masked(h, (*h.shape[1:-1], 1), place)
-
-    def _masked(self, h: torch.Tensor, shape: tuple[int, ...], place: int) -> torch.Tensor:
-        assert self.keys is not None
+        With `vectors`, whole vectors (the last dimension of h) are dropped instead of single elements.
+        """
+        if self.keys is None:
+            return h
+        shape = (*h.shape[1:-1], 1) if vectors else h.shape[1:]
         dropped = dropout_mask(self.keys, place=place, count=math.prod(shape), p=self.p)
         factors = torch.where(dropped, 0.0, 1 / (1 - self.p))  # float32 even if h is bf16
         return (h * factors.view(-1, *shape)).to(h.dtype)
@@ -77,8 +76,7 @@ def dropout_mask(keys: torch.Tensor, *, place: int, count: int, p: float) -> tor
     return x < round(p * (1 << 32)) - (1 << 31)
 
 
-@dataclass(frozen=True)
-class Positions:
+class Positions(NamedTuple):
     """Sines and cosines of the rotary angles, (1 or B, 1, T, D/2), and a boolean attention mask (B, 1, T, T)."""
 
     sin: torch.Tensor
@@ -105,8 +103,14 @@ def positions_of(
     return Positions(sin, cos, mask)
 
 
-# Values of the first block, which later blocks mix in (value_residual); empty until that block has computed them.
-FirstValues = list[torch.Tensor]
+@dataclass(eq=False)
+class ForwardPass:
+    """State that the blocks of one forward pass share."""
+
+    dropout: RowDropout
+    positions: Positions | None = None
+    # Values of the first block, which later blocks mix in (value_residual); empty until that block has computed them.
+    first_values: list[torch.Tensor] = field(default_factory=list)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -114,8 +118,7 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         """Return x + added and its norm, (..., C) each."""
-        kernels = dispatch.norm_kernels(x)
-        if kernels is not None:
+        if kernels := dispatch.norm_kernels(x):
             return kernels.add_and_norm(x, added, self.weight, self.bias, eps=self.eps, centred=True)
         x = x if added is None else x + added
         return x, super().forward(x)
@@ -125,8 +128,7 @@ class RMSNorm(nn.RMSNorm):
     """RMSNorm with the interface of LayerNorm; computed in float32 for any input, as LayerNorm is under autocast."""
 
     def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        kernels = dispatch.norm_kernels(x)
-        if kernels is not None:
+        if kernels := dispatch.norm_kernels(x):
             return kernels.add_and_norm(x, added, self.weight, None, eps=self.eps, centred=False)
         x = x if added is None else x + added
         return x, super().forward(x.float())
@@ -166,25 +168,16 @@ class CausalSelfAttention(nn.Module):
         self.register_buffer("rope_cos", cos, persistent=False)
 
     def forward(
-        self,
-        x: torch.Tensor,
-        *,
-        dropout: RowDropout | None = None,
-        place: int = 0,
-        positions: Positions | None = None,
-        first_values: FirstValues | None = None,
-        return_attn: bool = False,
+        self, x: torch.Tensor, shared: ForwardPass | None = None, *, place: int = 0, return_attn: bool = False
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Map x (B, T, C) to (B, T, C); with `return_attn` also return the attention probabilities (B, H, T, T)."""
         H, K = self.cfg.H, self.cfg.K
         if x.shape[1] > self.cfg.T:
             raise ValueError(f"{x.shape[1]} tokens do not fit the context of T={self.cfg.T}")
-        dropout = dropout or module_dropout(self, x, self.cfg.dropout)
-        sin, cos, mask = self.rope_sin, self.rope_cos, None
-        if positions is not None:
-            sin, cos, mask = positions.sin, positions.cos, positions.mask
+        shared = shared or ForwardPass(module_dropout(self, x, self.cfg.dropout))
+        sin, cos, mask = shared.positions or (self.rope_sin, self.rope_cos, None)
         # The fused kernel supports only positions 0..T-1, the causal mask, and as many k as q, without a norm.
-        plain = positions is None and not self.cfg.qk_norm and H == K
+        plain = shared.positions is None and not self.cfg.qk_norm and H == K
         kernels = dispatch.training_kernels(self.qkv, x) if plain else None
         if kernels is not None:
             q, k, v = kernels.project_and_rotate(self.qkv, x, sin, cos, H=H)
@@ -193,13 +186,13 @@ class CausalSelfAttention(nn.Module):
             q, k = self.normed(qk).split((H, K), dim=-2)
             q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (B, H or K, T, D)
             q, k = rope.apply_rope(q, k, sin, cos)
-        v = self.mixed(dropout.on_vectors(v, place=place), [] if first_values is None else first_values)
+        v = self.mixed(shared.dropout.on(v, place=place, vectors=True), shared.first_values)
         attn = None
         if return_attn or dispatch.faster_unfused(q):
             out, attn = dispatch.attend_unfused(q, k, v, mask)
         else:
             out = dispatch.attend_fused(q, k, v, mask, causal=mask is None)
-        out = dropout.on(self.proj(out.transpose(1, 2).flatten(2)), place=place + 1)
+        out = shared.dropout.on(self.proj(out.transpose(1, 2).flatten(2)), place=place + 1)
         return (out, attn) if return_attn and attn is not None else out
 
     def normed(self, qk: torch.Tensor) -> torch.Tensor:
@@ -212,7 +205,7 @@ class CausalSelfAttention(nn.Module):
         gains = torch.cat((self.q_gain.expand(self.cfg.H, -1), self.k_gain.expand(self.cfg.K, -1)))
         return normed * gains.to(qk.dtype)
 
-    def mixed(self, v: torch.Tensor, first_values: FirstValues) -> torch.Tensor:
+    def mixed(self, v: torch.Tensor, first_values: list[torch.Tensor]) -> torch.Tensor:
         """Return the values for attention: with cfg.value_residual a learned mix of v and the first block's.
 
         The first block's values keep that block's dropout mask. One more mask per block that uses them made
@@ -225,7 +218,7 @@ class CausalSelfAttention(nn.Module):
         own, first = self.value_shares.to(v.dtype)
         return own * v + first * first_values[0]
 
-    def adjusted(self, heads: torch.Tensor, first_values: FirstValues) -> torch.Tensor:
+    def adjusted(self, heads: torch.Tensor, first_values: list[torch.Tensor]) -> torch.Tensor:
         """Apply `normed` and `mixed` to queries, keys and values stored together, (..., H + 2K, D)."""
         if not (self.cfg.qk_norm or self.cfg.value_residual):
             return heads
@@ -247,7 +240,7 @@ class MLP(nn.Module):
             self.gate = nn.Linear(cfg.C, cfg.d_ff, bias=cfg.bias)
         self.fc2 = nn.Linear(cfg.d_ff, cfg.C, bias=cfg.bias)
 
-    def forward(self, x: torch.Tensor, *, dropout: RowDropout | None = None, place: int = 0) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, dropout: RowDropout | None = None, *, place: int = 0) -> torch.Tensor:
         """Map x (..., C) to (..., C)."""
         dropout = dropout or module_dropout(self, x, self.cfg.dropout)
         fc1 = self.fc1
@@ -272,23 +265,15 @@ class Block(nn.Module):
         self.mlp = MLP(cfg)
 
     def forward(
-        self,
-        x: torch.Tensor,
-        *,
-        dropout: RowDropout | None = None,
-        place: int = 0,
-        positions: Positions | None = None,
-        first_values: FirstValues | None = None,
-        return_attn: bool = False,
+        self, x: torch.Tensor, shared: ForwardPass | None = None, *, place: int = 0, return_attn: bool = False
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Map x (B, T, C) to (B, T, C); with `return_attn` also return the attention probabilities (B, H, T, T)."""
-        dropout = dropout or module_dropout(self, x, self.attn.cfg.dropout)
+        shared = shared or ForwardPass(module_dropout(self, x, self.attn.cfg.dropout))
         x, normed = self.ln1(x)
-        how = {"positions": positions, "first_values": first_values, "return_attn": return_attn}
-        out = self.attn(normed, dropout=dropout, place=place, **how)
+        out = self.attn(normed, shared, place=place, return_attn=return_attn)
         out, attn = out if return_attn else (out, None)
         x, normed = self.ln2(x, out)
-        x = x + self.mlp(normed, dropout=dropout, place=place + 2)
+        x = x + self.mlp(normed, shared.dropout, place=place + 2)
         return x if attn is None else (x, attn)
 
 
@@ -296,16 +281,7 @@ def init_weights(module: nn.Module) -> None:
     """Initialize matrices and embeddings with N(0, 0.02), biases with 0, norm weights with 1. For `module.apply`."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, mean=0.0, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
     if isinstance(module, nn.LayerNorm):
-        nn.init.ones_(module.weight)
-    bias = getattr(module, "bias", None)
-    if isinstance(module, nn.Linear | nn.LayerNorm) and bias is not None:
-        nn.init.zeros_(bias)
-
-
-def zero_outputs(module: nn.Module) -> None:
-    """Zero the output projections, so that every block starts as the identity. For `module.apply`."""
-    if isinstance(module, CausalSelfAttention):
-        nn.init.zeros_(module.proj.weight)
-    if isinstance(module, MLP):
-        nn.init.zeros_(module.fc2.weight)
+        module.reset_parameters()

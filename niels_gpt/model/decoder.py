@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 import torch
 from torch import nn
 
-from niels_gpt.model.blocks import NO_DROPOUT, Block, FirstValues
+from niels_gpt.model.blocks import NO_DROPOUT, Block
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.kernels import dispatch
 
@@ -70,8 +70,10 @@ class Decoder:
     @torch.inference_mode()
     def swap(self, row: int, other: int, *, lengths: Sequence[int]) -> None:
         """Swap two rows of the cache, copying the first lengths[0] and lengths[1] tokens of each."""
-        for block in self._blocks:
-            block.swap(row, other, lengths)
+        for kv in (block.kv for block in self._blocks):
+            one, another = kv[row, :, : lengths[0]], kv[other, :, : lengths[1]].clone()
+            kv[other, :, : lengths[0]] = one
+            kv[row, :, : lengths[1]] = another
 
     @torch.inference_mode()
     def clear(self, row: int) -> None:
@@ -81,7 +83,7 @@ class Decoder:
 
     def _hidden(self, x: torch.Tensor, rows: slice | torch.Tensor, new: "_NewTokens") -> torch.Tensor:
         h, added = self._model.embed(x), None
-        first_values: FirstValues = []
+        first_values: list[torch.Tensor] = []
         for block in self._blocks:
             h, added = block(h, added, rows, new, first_values)
         return self._ln_f(h, added)[1]
@@ -142,7 +144,7 @@ class _CachedBlock:
         added: torch.Tensor | None,
         rows: slice | torch.Tensor,
         new: _NewTokens,
-        first_values: FirstValues,
+        first_values: list[torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Map (residual stream, output still to be added to it) to the same pair after the block, (b, n, C) each.
 
@@ -175,11 +177,6 @@ class _CachedBlock:
         k, v = kv.narrow(2, 0, new.end).chunk(2, dim=1)
         causal = new.mask is None and n > 1
         return dispatch.attend_fused(q, k, v, new.mask, causal=causal).transpose(1, 2)
-
-    def swap(self, row: int, other: int, lengths: Sequence[int]) -> None:
-        one, another = self.kv[row, :, : lengths[0]], self.kv[other, :, : lengths[1]].clone()
-        self.kv[other, :, : lengths[0]] = one
-        self.kv[row, :, : lengths[1]] = another
 
 
 _Module = TypeVar("_Module", bound=nn.Module)

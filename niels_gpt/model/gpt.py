@@ -7,15 +7,7 @@ import torch
 from torch import nn
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.model.blocks import (
-    Block,
-    FirstValues,
-    build_norm,
-    init_weights,
-    module_dropout,
-    positions_of,
-    zero_outputs,
-)
+from niels_gpt.model.blocks import Block, ForwardPass, build_norm, init_weights, module_dropout, positions_of
 from niels_gpt.model.kernels.dispatch import Embedding
 from niels_gpt.model.loss import SoftTargets, soft_cap, summed_loss, token_losses
 
@@ -33,10 +25,10 @@ class GPT(nn.Module):
         if self.cfg.tied:
             self.lm_head.weight = self.tok_emb.weight
         self.apply(init_weights)
-        if self.cfg.zero_init:
-            self.apply(zero_outputs)
-            if not self.cfg.tied:
-                nn.init.zeros_(self.lm_head.weight)
+        if self.cfg.zero_init:  # every block starts as the identity; a tied head goes by the embedding's name
+            for name, parameter in self.named_parameters():
+                if name.endswith(("proj.weight", "fc2.weight", "lm_head.weight")):
+                    nn.init.zeros_(parameter)
 
     def forward(
         self,
@@ -55,8 +47,7 @@ class GPT(nn.Module):
     def embed(self, x: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Map ids (B, T) to embeddings (B, T, C) in `dtype`, which becomes that of the residual stream."""
         on_gpu = x.is_cuda  # on a CPU the gradient is summed in a fixed order anyway
-        h: torch.Tensor = Embedding.apply(x, self.tok_emb.weight, dtype) if on_gpu else self.tok_emb(x).to(dtype)
-        return h
+        return Embedding.apply(x, self.tok_emb.weight, dtype) if on_gpu else self.tok_emb(x).to(dtype)
 
     def hidden(
         self,
@@ -74,13 +65,11 @@ class GPT(nn.Module):
         positions = positions_of(
             sin=attention.rope_sin, cos=attention.rope_cos, position_ids=position_ids, segment_ids=segment_ids
         )
-        dropout = module_dropout(self, h, self.cfg.dropout, keys=row_keys)
-        h = dropout.on(h, place=0)
-        first_values: FirstValues = []
+        shared = ForwardPass(module_dropout(self, h, self.cfg.dropout, keys=row_keys), positions)
+        h = shared.dropout.on(h, place=0)
         for i, block in enumerate(self.blocks):
-            h = block(h, dropout=dropout, place=1 + 3 * i, positions=positions, first_values=first_values)
-        normed: torch.Tensor = self.ln_f(h)[1]
-        return normed
+            h = block(h, shared, place=1 + 3 * i)
+        return self.ln_f(h)[1]
 
     def logits(self, h: torch.Tensor) -> torch.Tensor:
         """Map final hidden states (..., C) to logits (..., V) in float32."""
