@@ -6,7 +6,7 @@ document, s its offset in the frame.
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -41,9 +41,8 @@ def quotas(
     exact = np.array([epoch_length * weight / sum(weights) for weight in weights])
     whole = np.floor(exact + _TIE).astype(np.int64)
     remainders = np.round((exact - whole) / _TIE).astype(np.int64)
-    for i in sorted(range(len(lengths)), key=lambda i: (-remainders[i], i))[: epoch_length - int(whole.sum())]:
-        whole[i] += 1
-    return [int(quota) for quota in whole]
+    whole[np.argsort(-remainders, kind="stable")[: epoch_length - int(whole.sum())]] += 1
+    return whole.tolist()
 
 
 def temperature(balance_mode: str, balance_tau: float) -> float:
@@ -247,10 +246,10 @@ def select_documents(
         rejected = "doc_index_rejected_"
     if not filled:
         raise ValueError("there is no document with a token in it: choose another source")
-    chosen = sorted(allowed, key=_order(mode, lengths, dataset_name))[:n]
+    chosen = _in_order(allowed, mode, lengths, dataset_name)[:n]
     if len(chosen) == n:
         return chosen, f"{rejected}policy"
-    others = sorted(set(filled) - set(allowed), key=_order("longest", lengths, dataset_name))
+    others = _in_order(sorted(set(filled) - set(allowed)), "longest", lengths, dataset_name)
     if n == 1:
         return others[:1], f"{rejected}fallback_longest"
     if strict_num_docs or len(chosen) + len(others) < n:
@@ -274,18 +273,13 @@ def check_doc_index(n: int, doc_index: int | None) -> None:
         raise ValueError(f"doc_index names one document, num_docs is {n}: leave one of them out")
 
 
-def _order(mode: str, lengths: Sequence[int], dataset_name: str) -> Callable[[int], tuple[int, int]]:
-    """Return the sort key of rows; ties go by row. "random" hashes the row, keyed with the dataset's name."""
+def _in_order(rows: Iterable[int], mode: str, lengths: Sequence[int], dataset_name: str) -> list[int]:
+    """Sort ascending rows by the policy `mode`; "random" hashes the row, keyed with the dataset's name."""
     if mode == "random":
         key = hashlib.blake2b(dataset_name.encode(), digest_size=8).digest()
-
-        def shuffled(row: int) -> tuple[int, int]:
-            digest = hashlib.blake2b(row.to_bytes(8, "little"), key=key, digest_size=8).digest()
-            return int.from_bytes(digest, "big"), row
-
-        return shuffled
+        return sorted(rows, key=lambda row: hashlib.blake2b(row.to_bytes(8, "little"), key=key, digest_size=8).digest())
     sign = {"first": 0, "longest": -1, "shortest": 1}[mode]
-    return lambda row: (sign * lengths[row], row)
+    return sorted(rows, key=lambda row: sign * lengths[row])
 
 
 def training_subset(

@@ -54,8 +54,7 @@ class SpliceTask:
 
     def prompt(self) -> list[int]:
         """Return the ids of the beginning of the first document, an eighth of a frame."""
-        start: list[int] = np.asarray(self.dataset.docs[0][: max(1, self.dataset.rules.S // 8)]).tolist()
-        return start
+        return np.asarray(self.dataset.docs[0][: max(1, self.dataset.rules.S // 8)]).tolist()
 
     def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
         """Return the loss in nats/token of every document with spans, on a fixed grid of them, and the mean loss."""
@@ -89,5 +88,4 @@ class SpliceTask:
 
 def masked_targets(examples: Example) -> torch.Tensor:
     """Return the targets, with -100 (ignored) where there is no loss."""
-    targets: torch.Tensor = examples["targets"].masked_fill(~examples["loss_mask"], IGNORE_INDEX)
-    return targets
+    return examples["targets"].masked_fill(~examples["loss_mask"], IGNORE_INDEX)
