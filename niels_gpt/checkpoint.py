@@ -31,17 +31,9 @@ def save_checkpoint(
     config: Mapping[str, Any],
 ) -> None:
     """Write weights, optimizer state (if not None), step and model config, and a config.json next to the file."""
-    path = Path(path)
-    save_tensors(
-        path,
-        {
-            "config": dict(config),
-            "model": model.state_dict(),
-            "optimizer": None if optimizer is None else optimizer.state_dict(),
-            "step": step,
-        },
-    )
-    write_json(path.with_name("config.json"), dict(config))
+    state = None if optimizer is None else optimizer.state_dict()
+    save_tensors(path, {"config": dict(config), "model": model.state_dict(), "optimizer": state, "step": step})
+    write_json(Path(path).with_name("config.json"), dict(config))
 
 
 def load_checkpoint(path: str | Path, device: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, int]:
@@ -112,12 +104,10 @@ def _check_seal(path: Path) -> None:
         seal = archive.comment
         if not seal:
             return
+    sealed, digest = path.stat().st_size - _SEAL_BYTES, hashlib.sha256()
     with path.open("rb") as f:
-        digest = hashlib.sha256()
-        left = path.stat().st_size - _SEAL_BYTES
-        while left > 0 and (block := f.read(min(left, 1 << 20))):
-            digest.update(block)
-            left -= len(block)
+        for start in range(0, sealed, 1 << 20):
+            digest.update(f.read(min(sealed - start, 1 << 20)))
     if seal != _MARK + digest.hexdigest().encode():
         raise ValueError("its bytes are not those that were written: the checksum at its end is another")
 

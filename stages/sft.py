@@ -32,7 +32,7 @@ def main(stage: Stage, execution: Execution) -> None:
     replay = None
     if rows := min(round(cfg.replay * cfg.B), cfg.B - 1):
         replay = replace(text, cfg=replace(cfg, B=rows, p_train=p_train, seed=derive_seed(cfg.seed, "replay")))
-    task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device, replay=replay)
+    task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, replay=replay)
     execution.say(f"{task.padding():.1%} padding in rows of chats; {task.replayed} of {cfg.B} rows are replayed text")
     train_and_write(stage, model, task, execution=execution)
 

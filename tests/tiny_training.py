@@ -65,7 +65,7 @@ def chat_task(folder: Path) -> ChatTask:
             paths = (folder / name / f"{split}_tokens.bin", folder / name / f"{split}_idx.npy")
             table[name] = SFTExampleDataset(*paths, T=MODEL.T, device="cpu", eot_id=259)
     cfg = replace(CONFIG, p_train={"dolly15k": 0.25, "oasst1": 0.75})
-    return ChatTask(train=datasets["train"], val=datasets["val"], text=TASK, cfg=cfg, device="cpu")
+    return ChatTask(train=datasets["train"], val=datasets["val"], text=TASK, cfg=cfg)
 
 
 DRY = replace(MODEL, dropout=0.0)

@@ -49,8 +49,7 @@ def summed_loss(
     h is (B, T, C), `weight` (V, C), `cap` that of `soft_cap`. With `soft`, the cross-entropy is that of the mixed
     targets.
     """
-    loss: torch.Tensor = _SummedLoss.apply(h.flatten(0, -2), weight, y.flatten(), (cap, soft))
-    return loss
+    return _SummedLoss.apply(h.flatten(0, -2), weight, y.flatten(), (cap, soft))
 
 
 @torch.no_grad()
@@ -115,8 +114,7 @@ def _product_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor, cap: float | None) -> torch.Tensor:
     """Return the loss of each row (rows,) in float32; overwrite logits (rows, V) with the gradient of their sum."""
     if kernels := dispatch.loss_kernels(logits):
-        losses: torch.Tensor = kernels.losses_and_grad_(logits, y, cap)
-        return losses
+        return kernels.losses_and_grad_(logits, y, cap)
     counted = (y != IGNORE_INDEX)[:, None]
     targets = y[:, None].where(counted, 0)
     capped = soft_cap(logits.float(), cap)

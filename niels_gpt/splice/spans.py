@@ -233,7 +233,6 @@ def select_documents(
     longest document, and n > 1 raises, or with strict_num_docs=False fills up with the longest others.
     """
     check_value("doc_select_mode", mode, SelectMode)
-    check_value("num_docs", n, Count)
     check_doc_index(n, doc_index)
     filled = [row for row, length in enumerate(lengths) if length > 0]
     allowed = [row for row in filled if (min_len or 0) <= lengths[row] <= (max_len or math.inf)]

@@ -30,7 +30,6 @@ class ChatTask:
     val: Mapping[str, SFTExampleDataset]
     text: PretrainTask
     cfg: TrainConfig
-    device: str
     replay: PretrainTask | None = None
 
     @property

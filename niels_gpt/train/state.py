@@ -113,13 +113,10 @@ def delete_runs(root: Path, *, unfinished: bool) -> tuple[int, int]:
 
     Folders that a process holds are kept.
     """
-    count = size = 0
-    for folder in sorted(root.glob("*")):
-        if (folder / "lock").is_file() and (unfinished or (folder / "finished").is_file()):
-            freed = _delete_unless_held(folder)
-            if freed is not None:
-                count, size = count + 1, size + freed
-    return count, size
+    folders = [folder for folder in sorted(root.glob("*")) if (folder / "lock").is_file()]
+    chosen = [folder for folder in folders if unfinished or (folder / "finished").is_file()]
+    freed = [size for folder in chosen if (size := _delete_unless_held(folder)) is not None]
+    return len(freed), sum(freed)
 
 
 def _delete_unless_held(folder: Path) -> int | None:

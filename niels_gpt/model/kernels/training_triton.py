@@ -119,8 +119,7 @@ _TILE, _COLUMNS = 4, 1024  # rows and columns that a program holds at a time
 
 def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     """Return GELU of linear(x), with an error of at most 3e-7 before rounding to the product's dtype."""
-    out: torch.Tensor = _BiasedGelu.apply(F.linear(x, linear.weight), linear.bias)
-    return out
+    return _BiasedGelu.apply(F.linear(x, linear.weight), linear.bias)
 
 
 class _BiasedGelu(torch.autograd.Function):
