@@ -18,7 +18,6 @@ from niels_gpt.files.atomic import atomic_path, write_json
 from niels_gpt.files.checks import Damaged
 from niels_gpt.model.gpt import GPT
 
-_KEYS = {"config", "model", "optimizer", "step"}
 _MARK = b"sha256:"
 _SEAL_BYTES = len(_MARK) + 2 * hashlib.sha256().digest_size
 
@@ -39,8 +38,8 @@ def save_checkpoint(
 def load_checkpoint(path: str | Path, device: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, int]:
     """Return (config, model_state_dict, optimizer_state_dict or None, step), with tensors on `device`."""
     stored = load_tensors(path, device)
-    if not set(stored) >= _KEYS:
-        raise Damaged(path, f"is not a checkpoint of this project: it lacks {sorted(_KEYS - set(stored))}")
+    if missing := {"config", "model", "optimizer", "step"} - set(stored):
+        raise Damaged(path, f"is not a checkpoint of this project: it lacks {sorted(missing)}")
     return stored["config"], stored["model"], stored["optimizer"], int(stored["step"])
 
 

@@ -54,7 +54,7 @@ def main(stage: Stage, execution: Execution) -> None:
         stage.say(line)
     p = {name: quota / len(dataset) for name, quota in zip(names, dataset.quotas, strict=True)}
     cfg = train_config(settings.train, p_train=p, p_val={})
-    task = SpliceTask(dataset=dataset, names=names, cfg=cfg, device=device, shuffle=settings.shuffle)
+    task = SpliceTask(dataset=dataset, sources=names, cfg=cfg, device=device, shuffle=settings.shuffle)
     if train_and_write(stage, model, task, execution=execution):
         chosen = {"dataset_name": settings.dataset_name, "rows": rows, "reason": reason, "summary": summary}
         write_json(stage.out(layout.SPLICED) / layout.CHOSEN, chosen)

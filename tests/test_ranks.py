@@ -66,7 +66,7 @@ def tasks(folder: Path, *, B: int) -> dict[str, Task]:
     return {
         **{name: replace(TASK, train=mix, val=mix, cfg=text_config(B)) for name, mix in texts.items()},
         "chats": replace(chats, cfg=replace(chats.cfg, B=B, eval_steps=5)),
-        "spans": SpliceTask(dataset=spans, names=("a", "b", "c"), cfg=replace(CONFIG, B=B), device="cpu"),
+        "spans": SpliceTask(dataset=spans, sources=("a", "b", "c"), cfg=replace(CONFIG, B=B), device="cpu"),
     }
 
 

@@ -144,7 +144,7 @@ def test_every_validation_takes_a_scorers_own_losses(tmp_path: Path) -> None:
     assert mean_chat_loss(Known(), data, np.arange(len(ANSWERS)), B=2) == pytest.approx(mean)
     assert score_chats(Known(), data, token_bytes=token_bytes, B=2, max_tokens=None).nats == pytest.approx(mean)
     ds = MultiSpliceDocumentDataset([np.full(20, 4), np.full(30, 8)], S=8, pad_id=11, content_length=6)
-    task = SpliceTask(dataset=ds, names=("a", "b"), cfg=TrainConfig(total_steps=1, B=2), device="cpu")
+    task = SpliceTask(dataset=ds, sources=("a", "b"), cfg=TrainConfig(total_steps=1, B=2), device="cpu")
     assert task.validate(Known()) == pytest.approx({"val_loss": 0.6, "a": 0.4, "b": 0.8})
 
 

@@ -444,7 +444,7 @@ def trained_on(
         total_steps=steps, B=16, base_lr=lr, min_lr=lr / 10, warmup_steps=10, eval_every=steps, p_train={}, p_val={}
     )
     ds = MultiSpliceDocumentDataset(docs, S=model.T, pad_id=11, **rules)
-    task = SpliceTask(dataset=ds, names=tuple(f"doc{i}" for i in range(len(docs))), cfg=cfg, device="cpu")
+    task = SpliceTask(dataset=ds, sources=tuple(f"doc{i}" for i in range(len(docs))), cfg=cfg, device="cpu")
     torch.manual_seed(0)
     network = GPT(model)
     return network, train(network, task, cfg)
@@ -497,7 +497,7 @@ def test_speed_counts_the_tokens_of_the_spans_not_of_the_context(monkeypatch: py
     monkeypatch.setattr("niels_gpt.train.meter.time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
     ds = SpliceDocumentDataset(np.arange(10), S=8, pad_id=11, content_length=4)
     cfg = TrainConfig(total_steps=4, B=3, eval_every=4, p_train={}, p_val={})
-    task = SpliceTask(dataset=ds, names=("a",), cfg=cfg, device="cpu")
+    task = SpliceTask(dataset=ds, sources=("a",), cfg=cfg, device="cpu")
     reports: list[StepReport] = []
     train(GPT(replace(MODEL, T=8)), task, cfg, hooks=Hooks(report=reports.append, log_every=2))
     assert reports[0].tokens_per_second == 2 * 3 * 4
@@ -505,7 +505,7 @@ def test_speed_counts_the_tokens_of_the_spans_not_of_the_context(monkeypatch: py
 
 def test_epochs_follow_each_other_and_every_pair_comes_once_an_epoch() -> None:
     ds = SpliceDocumentDataset(np.arange(10), S=8, pad_id=11, content_length=4)
-    task = SpliceTask(dataset=ds, names=("a",), cfg=TrainConfig(total_steps=9, B=3), device="cpu")
+    task = SpliceTask(dataset=ds, sources=("a",), cfg=TrainConfig(total_steps=9, B=3), device="cpu")
     seen = [(t, s) for n in range(7) for _, t, s, _ in task._examples(n).tolist()]
     assert len(seen) == 21
     for epoch in range(3):
@@ -555,7 +555,7 @@ def test_a_long_epoch_is_counted_as_exactly_as_a_short_one() -> None:
 
 def test_a_document_without_a_span_has_no_loss_to_validate_and_spoils_no_mean() -> None:
     ds = MultiSpliceDocumentDataset([np.arange(10), np.array([3])], S=8, pad_id=11, content_length=4)
-    task = SpliceTask(dataset=ds, names=("a", "b"), cfg=TrainConfig(total_steps=1, B=2), device="cpu")
+    task = SpliceTask(dataset=ds, sources=("a", "b"), cfg=TrainConfig(total_steps=1, B=2), device="cpu")
     torch.manual_seed(0)
     losses = task.validate(GPT(replace(MODEL, T=8)))
     assert set(losses) == {"val_loss", "a"}
@@ -565,7 +565,7 @@ def test_a_document_without_a_span_has_no_loss_to_validate_and_spoils_no_mean() 
 def test_validation_is_the_loss_of_the_grid() -> None:
     document = np.random.default_rng(0).integers(0, 10, 20)
     ds = SpliceDocumentDataset(document, S=8, pad_id=11, content_length=6)
-    task = SpliceTask(dataset=ds, names=("a",), cfg=TrainConfig(total_steps=1, B=2), device="cpu")
+    task = SpliceTask(dataset=ds, sources=("a",), cfg=TrainConfig(total_steps=1, B=2), device="cpu")
     torch.manual_seed(0)
     model = GPT(replace(MODEL, T=8))
     expected = []
@@ -636,7 +636,7 @@ def test_coverage_counts_suffixes_of_windows_that_reach_the_threshold() -> None:
 
 def test_rows_are_credited_to_their_documents() -> None:
     ds = MultiSpliceDocumentDataset([np.arange(30), np.arange(5)], S=8, pad_id=11, content_length=4)
-    task = SpliceTask(dataset=ds, names=("a", "b"), cfg=TrainConfig(total_steps=1, B=len(ds)), device="cpu")
+    task = SpliceTask(dataset=ds, sources=("a", "b"), cfg=TrainConfig(total_steps=1, B=len(ds)), device="cpu")
     assert task.batch(0).rows == dict(zip(("a", "b"), ds.quotas, strict=True))
     assert ds.quotas[0] > ds.quotas[1] > 0
     plain = replace(task, shuffle=False)

@@ -24,9 +24,6 @@ from niels_gpt.rng import mixed
 # Dropout masks are a hash of (row key, dropout site, element index), the same on every machine. Masks sampled from a
 # generator would depend on how many rows share a call, so micro-batches and ranks would change the trained model.
 
-# Multipliers of the lowbias32 hash. Other odd constants would mix as well, but a run's numbers depend on these.
-_ODD = (0x7FEB352D, 0x846CA68B - (1 << 32))
-
 
 @dataclass(frozen=True, eq=False)  # torch.compile would call the generated __hash__
 class RowDropout:
@@ -69,10 +66,10 @@ def dropout_mask(keys: torch.Tensor, *, place: int, count: int, p: float) -> tor
     """Return (B, count) booleans, True for dropped elements, each with probability `p`."""
     row = mixed(keys + (place << 40))[:, None]  # row keys are consecutive integers: mix them first
     first, second = (row >> 32).int(), (row << 32 >> 32).int()
-    x = torch.arange(count, dtype=torch.int32, device=keys.device) ^ first
-    x = x * _ODD[0]
+    # Multipliers of the lowbias32 hash. Other odd constants would mix as well, but a run's numbers depend on these.
+    x = (torch.arange(count, dtype=torch.int32, device=keys.device) ^ first) * 0x7FEB352D
     x = x ^ (x >> 15 & 0x1FFFF)  # torch has no logical shift: the mask clears the copies of the sign bit
-    x = (x ^ second) * _ODD[1]
+    x = (x ^ second) * (0x846CA68B - (1 << 32))
     return x < round(p * (1 << 32)) - (1 << 31)
 
 

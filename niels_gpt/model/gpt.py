@@ -94,9 +94,8 @@ class GPT(nn.Module):
                 f"freeze_blocks={blocks} leaves no block to train: the model has {self.cfg.L}, so lower it"
             )
         self.requires_grad_(True)
-        if blocks:
-            self.tok_emb.requires_grad_(False)
-            self.blocks[:blocks].requires_grad_(False)
+        self.tok_emb.requires_grad_(not blocks)
+        self.blocks[:blocks].requires_grad_(False)
 
     def parameter_count(self) -> int:
         """Count the parameters, a tied weight once."""

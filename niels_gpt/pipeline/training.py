@@ -128,9 +128,7 @@ def train_beside(stage: Stage, task: PretrainTask, model_cfg: ModelConfig, *, ex
     return model
 
 
-def train_and_write(
-    stage: Stage, model: GPT, task: Task, *, execution: Execution, teacher: GPT | None = None
-) -> bool:
+def train_and_write(stage: Stage, model: GPT, task: Task, *, execution: Execution, teacher: GPT | None = None) -> bool:
     """Train or resume, then write the stage's model: the last weights, those of the best validation, and the history.
 
     Return False on all data-parallel ranks except the first, which writes.

@@ -17,10 +17,9 @@ class Example(dict[str, Any]):
     """Tensors by key or attribute: tokens, targets, loss_mask, segment_ids, position_ids, doc_idx, t, s, copy_len."""
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(name) from error
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
 
 
 def make_example(

@@ -20,14 +20,10 @@ class SpliceTask:
     """Training task over a splice dataset; batch n is the n-th group of B examples of the concatenated epochs."""
 
     dataset: MultiSpliceDocumentDataset
-    names: tuple[str, ...]  # of the documents
+    sources: tuple[str, ...]  # names of the documents
     cfg: TrainConfig
     device: str
     shuffle: bool = True  # a new order in every epoch; otherwise the dataset's
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return self.names
 
     @property
     def T(self) -> int:
@@ -37,12 +33,12 @@ class SpliceTask:
     def batch(self, n: int, rows: slice = ALL) -> Batch:
         """Return some rows of batch n, with the row and target counts of the whole batch."""
         examples = self._examples(n)
-        counts = np.bincount(examples[:, 0], minlength=len(self.names)).tolist()
+        counts = np.bincount(examples[:, 0], minlength=len(self.sources)).tolist()
         batch = self.dataset.collate(examples[rows], width=self.T)
         return Batch.of(
             batch["tokens"],
             masked_targets(batch),
-            dict(zip(self.names, counts, strict=True)),
+            dict(zip(self.sources, counts, strict=True)),
             first=rows.indices(self.cfg.B)[0],
             targets=int(self.dataset.targets(examples).sum()),
             position_ids=batch["position_ids"],
@@ -50,7 +46,7 @@ class SpliceTask:
 
     def describe(self, n: int) -> str:
         """Return the spans of batch n as name[t]@s."""
-        return "spans " + ", ".join(f"{self.names[i]}[{t}]@{s}" for i, t, s, _ in self._examples(n).tolist())
+        return "spans " + ", ".join(f"{self.sources[i]}[{t}]@{s}" for i, t, s, _ in self._examples(n).tolist())
 
     def prompt(self) -> list[int]:
         """Return the ids of the beginning of the first document, an eighth of a frame."""
@@ -72,7 +68,7 @@ class SpliceTask:
                 share = len(pairs[rows]) / len(pairs)
                 x, positions = grid["tokens"][rows].to(self.device), grid["position_ids"][rows].to(self.device)
                 y = masked_targets(grid)[rows].to(self.device)
-                losses[self.names[i]] = share * mean_loss(model, x, y, position_ids=positions) if share else 0.0
+                losses[self.sources[i]] = share * mean_loss(model, x, y, position_ids=positions) if share else 0.0
         losses = ranks.summed(losses)
         return {"val_loss": sum(losses.values()) / len(losses), **losses}
 

@@ -1,5 +1,6 @@
 """Supervised fine-tuning (SFT) task: packed chats with loss on the assistant's tokens, and replayed text."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,11 +54,10 @@ class ChatTask:
         return float(1 - sum(self.cfg.p_train[name] * share for name, share in filled.items()))
 
     def batch(self, n: int, rows: slice = ALL) -> Batch:
-        chosen, counts = self._draw(n), dict.fromkeys(self.sources, 0)
+        chosen = self._draw(n)
+        counts = dict.fromkeys(self.sources, 0) | Counter(name for name, _ in chosen)
         start, stop, _ = rows.indices(self.cfg.B)
         own = [self.train[name].packed(chats) for name, chats in chosen[start:stop]]
-        for name, _ in chosen:
-            counts[name] += 1
         # The loss is a mean over the whole batch, so count the targets in other ranks' rows, too.
         others = [*chosen[:start], *chosen[stop:]]
         targets = sum(int(self.train[name].targets(chats).sum()) for name, chats in others)

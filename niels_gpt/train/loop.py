@@ -52,14 +52,6 @@ def batches(task: Task, steps: range, *, device: str, rows: slice = ALL) -> Gene
         thread.shutdown(cancel_futures=True)
 
 
-# Losses of several steps are read from the GPU together, because each read synchronizes. At least every so many steps,
-# to notice a stop request or a loss that is not finite.
-_READ_EVERY = 20
-# Tokens sampled at validations 1, 2, 4, 8, ... and the last; not at each, because sampling from a small model on a GPU
-# takes longer than a validation.
-_SAMPLE_TOKENS = 64
-
-
 @dataclass(frozen=True)
 class Hooks:
     """Callbacks of a run (progress, log lines, checkpoints, stop request) and their intervals in steps.
@@ -112,7 +104,9 @@ def train(
 def _run_steps(
     run: RunState, model: GPT, task: Task, cfg: TrainConfig, *, step: PlainStep, hooks: Hooks, execution: Execution
 ) -> None:
-    ranks, read_every = execution.ranks, _READ_EVERY if execution.cuda else 1
+    # Losses of several steps are read from the GPU together, because each read synchronizes. At least every so many
+    # steps, to notice a stop request or a loss that is not finite.
+    ranks, read_every = execution.ranks, 20 if execution.cuda else 1
     steps, own_rows = range(run.step, cfg.total_steps), execution.ranks.rows(cfg.B)
     unread: list[torch.Tensor] = []
     rate = hooks.matmul_flops() if hooks.matmul_flops and not run.ended(cfg) else None
@@ -177,10 +171,12 @@ def _validate(
         losses = task.validate(step.validated(model), execution.ranks)
         run.validations.append({"step": run.step, **losses})
         count = len(run.validations)
-        if run.step == cfg.total_steps or count & (count - 1) == 0:  # a power of two
+        # At validations 1, 2, 4, 8, ... and the last: to sample from a small model on a GPU takes longer than to
+        # validate it.
+        if run.step == cfg.total_steps or count & (count - 1) == 0:
             prompt = task.prompt()
             dice = make_generator(derive_seed(cfg.seed, "sample"))
-            ids = generate_ids(model, prompt, max_new_tokens=_SAMPLE_TOKENS, sampling=Sampling(), generator=dice)
+            ids = generate_ids(model, prompt, max_new_tokens=64, sampling=Sampling(), generator=dice)
             run.samples.append({"step": run.step, "prompt": len(prompt), "ids": ids})
         val_loss = losses["val_loss"]
         if run.best_val_loss is None or val_loss < run.best_val_loss:

@@ -22,16 +22,12 @@ def matmul_flops(device: str, precision: Precision) -> float:
     """Measure the FLOP/s of a large matrix product on this device; takes a fraction of a second."""
     n = 8192 if device.startswith("cuda") else 1024
     a = torch.randn(n, n, device=device, dtype=residual_dtype(precision))
-
-    def seconds(times: int) -> float:
+    for times in (2, 5):  # the first two warm up
         start = time.perf_counter()
         for _ in range(times):
             product = a @ a
         product[0, 0].item()  # synchronizes with the GPU
-        return time.perf_counter() - start
-
-    seconds(2)
-    return 2 * n**3 * 5 / seconds(5)
+    return 2 * n**3 * 5 / (time.perf_counter() - start)
 
 
 @dataclass(frozen=True)

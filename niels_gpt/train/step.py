@@ -251,11 +251,6 @@ class GraphStep(PlainStep):
         return graph
 
 
-# Up to this context length the fastest GPU attention sums its gradients in a fixed order. Beyond it, runs are the same
-# to the bit only with deterministic algorithms, which cost 6% of a step at T=1024.
-_ORDERED_T = 256
-
-
 def build_step(
     model: GPT,
     cfg: TrainConfig,
@@ -267,7 +262,9 @@ def build_step(
     """Return the fastest step for this device. `state`: the optimizers' state of a run to resume."""
     if cfg.precision == "bf16":
         settle_bf16(execution.device, say=execution.say)
-    if execution.cuda and execution.deterministic and model.cfg.T > _ORDERED_T:
+    # Up to T=256 the fastest GPU attention sums its gradients in a fixed order. Beyond it, runs are the same to the bit
+    # only with deterministic algorithms, which cost 6% of a step at T=1024.
+    if execution.cuda and execution.deterministic and model.cfg.T > 256:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
