@@ -99,19 +99,13 @@ def in_epochs(draw: Draw, sources: Sources, *, T: int, rows_before: np.ndarray, 
     """
     windows = np.empty_like(draw.windows)
     for i, name in enumerate(draw.names):
-        rows = np.flatnonzero(draw.choices == i)
         count = TokenStream.of(sources[name]).windows(T)
-        places = rows_before[i] + np.arange(len(rows))
-        windows[rows] = [_epoch_window(int(place), count, T, derive_seed(seed, "epochs", name)) for place in places]
+        tiles = -(-(count - 1) // T) + 1  # in an epoch
+        for place, row in enumerate(np.flatnonzero(draw.choices == i), start=int(rows_before[i])):
+            epoch, tile = divmod(place, tiles)
+            offset, order = _epoch_order(tiles, T, derive_seed(derive_seed(seed, "epochs", name), epoch))
+            windows[row] = min(max(0, int(order[tile]) * T - offset), count - 1)
     return replace(draw, windows=windows)
-
-
-def _epoch_window(place: int, count: int, T: int, seed: int) -> int:
-    """Return the window at a place of an endless sequence of epochs; an epoch tiles all `count` windows by T."""
-    tiles = -(-(count - 1) // T) + 1
-    epoch, i = divmod(place, tiles)
-    offset, order = _epoch_order(tiles, T, derive_seed(seed, epoch))
-    return min(max(0, int(order[i]) * T - offset), count - 1)
 
 
 @lru_cache(maxsize=32)  # an epoch or two of every source

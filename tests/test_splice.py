@@ -28,6 +28,7 @@ from niels_gpt.leak.memorized import (
     token_log_probs,
 )
 from niels_gpt.leak.page import samples_needed
+from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.loss import loss_fn
 from niels_gpt.splice import (
@@ -374,11 +375,8 @@ MODEL = ModelConfig(V=12, T=32, C=48, L=2, H=2, d_ff=96, dropout=0.0)
 
 def test_golden_attention_mask() -> None:
     (case,) = [c for c in CASES if c["kind"] == "attention"]
-    from niels_gpt.model.blocks import positions_of
-
     segments = torch.tensor([case["inputs"]["segment_ids"]])
-    table = torch.zeros(1, 1, 5, 2)
-    positions = positions_of(sin=table, cos=table, position_ids=None, segment_ids=segments)
+    positions = CausalSelfAttention(MODEL).positions(None, segments)
     assert positions is not None
     assert positions.mask is not None
     assert positions.mask[0, 0].int().tolist() == case["expect"]["allowed"]

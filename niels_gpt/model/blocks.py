@@ -81,25 +81,6 @@ class Positions(NamedTuple):
     mask: torch.Tensor | None  # True: the query (row) sees the key (column); None: causal
 
 
-def positions_of(
-    *, sin: torch.Tensor, cos: torch.Tensor, position_ids: torch.Tensor | None, segment_ids: torch.Tensor | None
-) -> Positions | None:
-    """Return the Positions of tokens with these position and segment ids, (B, T) each.
-
-    Tokens attend only within their own segment. Return None if neither is given: positions 0..T-1 and a causal mask.
-    """
-    if position_ids is None and segment_ids is None:
-        return None
-    if position_ids is not None:
-        sin, cos = (table[0, 0][position_ids][:, None] for table in (sin, cos))
-    mask = None
-    if segment_ids is not None:
-        T = segment_ids.shape[1]
-        causal = torch.ones(T, T, dtype=torch.bool, device=segment_ids.device).tril()
-        mask = (causal & (segment_ids[:, :, None] == segment_ids[:, None, :]))[:, None]
-    return Positions(sin, cos, mask)
-
-
 @dataclass(eq=False)
 class ForwardPass:
     """State that the blocks of one forward pass share."""
@@ -191,6 +172,22 @@ class CausalSelfAttention(nn.Module):
             out = dispatch.attend_fused(q, k, v, mask, causal=mask is None)
         out = shared.dropout.on(self.proj(out.transpose(1, 2).flatten(2)), place=place + 1)
         return (out, attn) if return_attn and attn is not None else out
+
+    def positions(self, position_ids: torch.Tensor | None, segment_ids: torch.Tensor | None) -> Positions | None:
+        """Return the Positions of tokens with these position and segment ids, (B, T) each.
+
+        Tokens attend only within their own segment. None if neither is given: positions 0..T-1 and a causal mask.
+        """
+        if position_ids is None and segment_ids is None:
+            return None
+        sin, cos, mask = self.rope_sin, self.rope_cos, None
+        if position_ids is not None:
+            sin, cos = (table[0, 0][position_ids][:, None] for table in (sin, cos))
+        if segment_ids is not None:
+            T = segment_ids.shape[1]
+            causal = torch.ones(T, T, dtype=torch.bool, device=segment_ids.device).tril()
+            mask = (causal & (segment_ids[:, :, None] == segment_ids[:, None, :]))[:, None]
+        return Positions(sin, cos, mask)
 
     def normed(self, qk: torch.Tensor) -> torch.Tensor:
         """Return queries and keys (..., H + K, D) ready for rotation: RMS-normed if cfg.qk_norm."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.model.blocks import Block, ForwardPass, build_norm, init_weights, module_dropout, positions_of
+from niels_gpt.model.blocks import Block, ForwardPass, build_norm, init_weights, module_dropout
 from niels_gpt.model.kernels.dispatch import Embedding
 from niels_gpt.model.loss import SoftTargets, soft_cap, summed_loss, token_losses
 
@@ -61,10 +61,7 @@ class GPT(nn.Module):
 
         `row_keys` (B,) int64 determine each row's dropout in training; default: sampled from torch's generator.
         """
-        attention = cast(Block, self.blocks[0]).attn
-        positions = positions_of(
-            sin=attention.rope_sin, cos=attention.rope_cos, position_ids=position_ids, segment_ids=segment_ids
-        )
+        positions = cast(Block, self.blocks[0]).attn.positions(position_ids, segment_ids)
         shared = ForwardPass(module_dropout(self, h, self.cfg.dropout, keys=row_keys), positions)
         h = shared.dropout.on(h, place=0)
         for i, block in enumerate(self.blocks):

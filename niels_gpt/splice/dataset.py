@@ -135,9 +135,6 @@ def describe_plan(summary: Mapping[str, Any], names: Sequence[str]) -> list[str]
     return lines
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: its multiples fill [0, 2**64) evenly
-
-
 class MultiSpliceDocumentDataset:
     """Dataset of spans of several documents.
 
@@ -167,7 +164,14 @@ class MultiSpliceDocumentDataset:
         pairs = [len(spans) for spans in self._spans]
         self.valid_docs = [i for i, count in enumerate(pairs) if count]
         if not self.valid_docs:
-            raise ValueError(_why_nothing_fits(self._lengths.tolist(), self.rules))
+            lengths, content, least = self._lengths.tolist(), self.rules.content_length, self.rules.min_copy_len
+            if self.rules.mode == "slide":
+                wanted = f"slide needs documents of S={S} tokens or more, not {lengths}"
+                raise ValueError(f"{wanted}: use mode splice, or longer ones")
+            raise ValueError(
+                f"no valid span: documents of {lengths} tokens, S={S}, content_length={content}, min_copy_len={least}; "
+                "choose longer documents, or lower min_copy_len or content_length"
+            )
         # Every pair once, or each document's pairs repeated up to the largest count; all else is rounded to quotas.
         shares = [max(pairs) if balance_mode == "by_document" else pairs[i] for i in self.valid_docs]
         self._repeat = epoch_length is None and not self.rules.alpha and balance_mode != "by_temperature"
@@ -178,9 +182,8 @@ class MultiSpliceDocumentDataset:
                 balance_tau=balance_tau,
                 epoch_length=epoch_length or sum(shares),
             )
-        self.quotas = [0] * len(docs)
-        for i, share in zip(self.valid_docs, shares, strict=True):
-            self.quotas[i] = share
+        by_document = dict(zip(self.valid_docs, shares, strict=True))
+        self.quotas = [by_document.get(i, 0) for i in range(len(docs))]
         self._ends = np.cumsum(self.quotas)
         self._weighted = {
             i: quantile_indices(len(spans), self.quotas[i], spans.weights)
@@ -281,9 +284,9 @@ class MultiSpliceDocumentDataset:
         places = np.minimum(self.rules.offset_jitter, room) + 1
         if self.rules.jitter_mode == "uniform":
             return (indices + epoch) % places
-        turn = (indices + 1 + epoch * len(self)).astype(np.uint64) * _GOLDEN
-        # turn / 2**64 is a low-discrepancy sequence in [0, 1); times `places`, it is the high half of a 128-bit
-        # product, computed from 32-bit halves.
+        # 2**64 over the golden ratio: turn / 2**64 is a low-discrepancy sequence in [0, 1). Times `places`, it is the
+        # high half of a 128-bit product, computed from 32-bit halves.
+        turn = (indices + 1 + epoch * len(self)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         count, low, high = places.astype(np.uint64), turn & np.uint64(0xFFFFFFFF), turn >> np.uint64(32)
         return ((high * count + (low * count >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
 
@@ -293,12 +296,3 @@ class SpliceDocumentDataset(MultiSpliceDocumentDataset):
 
     def __init__(self, doc: np.ndarray | Sequence[int], *, S: int, pad_id: int, **rules: Any) -> None:
         super().__init__([np.asarray(doc)], S=S, pad_id=pad_id, **rules)
-
-
-def _why_nothing_fits(lengths: list[int], rules: SpanRules) -> str:
-    if rules.mode == "slide":
-        return f"slide needs documents of S={rules.S} tokens or more, not {lengths}: use mode splice, or longer ones"
-    return (
-        f"no valid span: documents of {lengths} tokens, S={rules.S}, content_length={rules.content_length}, "
-        f"min_copy_len={rules.min_copy_len}; choose longer documents, or lower min_copy_len or content_length"
-    )
