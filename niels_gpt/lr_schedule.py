@@ -5,8 +5,6 @@ from typing import Literal
 
 from niels_gpt.config import TrainConfig
 
-_FIRST_MOMENTUM, _MOMENTUM = 0.85, 0.95  # at step 0, and once the momentum's warm-up has ended
-
 
 def lr_at_step(
     step: int,
@@ -49,6 +47,5 @@ def scheduled_lr(cfg: TrainConfig, step: int) -> float:
 
 def scheduled_momentum(cfg: TrainConfig, step: int) -> float:
     """Return Muon's momentum at a step: a linear rise over `momentum_warmup` steps, then constant."""
-    if step >= cfg.momentum_warmup:
-        return _MOMENTUM
-    return _FIRST_MOMENTUM + (_MOMENTUM - _FIRST_MOMENTUM) * step / cfg.momentum_warmup
+    first, last = 0.85, 0.95
+    return last if step >= cfg.momentum_warmup else first + (last - first) * step / cfg.momentum_warmup

@@ -1,5 +1,6 @@
 """Cross-entropy loss that skips ignored targets, alone or fused with the model's head."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,9 +56,9 @@ def summed_loss(
 @torch.no_grad()
 def token_losses(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, *, cap: float | None = None) -> torch.Tensor:
     """Return the cross-entropy of each token (B, T) in nats, 0 at ignored targets; arguments as for `summed_loss`."""
-    head, rows = weight.to(h.dtype), h.flatten(0, -2)
-    pairs = zip(*(t.tensor_split(_pieces(rows, head)) for t in (rows, y.flatten())), strict=True)
-    return torch.cat([_losses_and_grad_(part @ head.T, targets, cap) for part, targets in pairs]).view_as(y)
+    head = weight.to(h.dtype)
+    chunks = _chunks(head, h.flatten(0, -2), y.flatten())
+    return torch.cat([_losses_and_grad_(part @ head.T, targets, cap) for part, targets in chunks]).view_as(y)
 
 
 class _SummedLoss(torch.autograd.Function):
@@ -75,12 +76,10 @@ class _SummedLoss(torch.autograd.Function):
         options: tuple[float | None, SoftTargets | None],
     ) -> torch.Tensor:
         (cap, soft), head = options, weight.to(h.dtype)
-        pieces = _pieces(h, head)
         total = torch.zeros((), device=h.device)
         grad_h, grad_weight = torch.empty_like(h), None
         taught = h if soft is None else soft.h.flatten(0, -2)
-        chunks = zip(*(t.tensor_split(pieces) for t in (h, y, grad_h, taught)), strict=True)
-        for part, targets, grad_part, teacher_part in chunks:
+        for part, targets, grad_part, teacher_part in _chunks(head, h, y, grad_h, taught):
             logits = part @ head.T
             more = None if soft is None else _soft_loss_and_grad(logits, targets, cap, teacher_part, soft)
             total += _losses_and_grad_(logits, targets, cap).sum()
@@ -100,10 +99,11 @@ class _SummedLoss(torch.autograd.Function):
         return grad_h * grads[0], None if grad_weight is None else grad_weight * grads[0], None, None
 
 
-def _pieces(h: torch.Tensor, head: torch.Tensor) -> int:
-    """Return the number of chunks to split the rows into, so that a chunk's logits fit _PIECE_BYTES."""
+def _chunks(head: torch.Tensor, h: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Split h and the others by rows, so that the logits of a chunk fit _PIECE_BYTES."""
     piece_bytes = _PIECE_BYTES.get(h.device.type, _PIECE_BYTES["cpu"])
-    return -(-len(h) * len(head) * h.element_size() // piece_bytes)
+    pieces = -(-len(h) * len(head) * h.element_size() // piece_bytes)
+    return zip(*(tensor.tensor_split(pieces) for tensor in (h, *others)), strict=True)
 
 
 def _product_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -110,16 +110,14 @@ class Ability(StrEnum):
         return self.replace("will not form", "does not form").replace("will form", "forms")
 
 
-_WORDS_FROM, _SENTENCES_FROM = 2.5, 1.3  # bits per byte by the law; the runs behind them: docs/report-card.md
-
-
 def expected_ability(parameters: int, readings: Sequence[Reading], *, steps: int) -> Ability:
     """Predict what a model will write; the law serves as an index of size, text and steps, also below its range.
 
     Words are learned from repeated text as well as from new text, sentences are not.
     """
     often = [Reading(reading.read, reading.read) for reading in readings]
-    if expected_bits_per_byte(parameters, often, steps=steps) > _WORDS_FROM:
+    # The runs behind the two bounds, in bits per byte by the law: docs/report-card.md.
+    if expected_bits_per_byte(parameters, often, steps=steps) > 2.5:
         return Ability.NO_WORDS
     bits = expected_bits_per_byte(parameters, readings, steps=steps)
-    return Ability.WORDS if bits > _SENTENCES_FROM else Ability.SENTENCES
+    return Ability.WORDS if bits > 1.3 else Ability.SENTENCES

@@ -48,10 +48,8 @@ class ChatTask:
 
     def padding(self) -> float:
         """Return the share of padding in the rows of chats, weighted as they are sampled."""
-        filled = {
-            name: chats.lengths.sum() / (len(self._packs[name]) * (self.T + 1)) for name, chats in self.train.items()
-        }
-        return float(1 - sum(self.cfg.p_train[name] * share for name, share in filled.items()))
+        room = {name: len(packs) * (self.T + 1) for name, packs in self._packs.items()}
+        return float(1 - sum(p * (self.train[name].lengths.sum() / room[name]) for name, p in self.cfg.p_train.items()))
 
     def batch(self, n: int, rows: slice = ALL) -> Batch:
         chosen = self._draw(n)

@@ -113,11 +113,16 @@ def _run_steps(
     meter = Meter(cfg, model, T=task.T, first_step=run.step, matmul_flops=rate)
 
     def read_losses() -> None:
-        if unread:
-            losses = ranks.sum(torch.stack(unread)).tolist()
-            _check_finite(losses, first_step=run.step - len(losses), task=task, cfg=cfg)
-            run.losses += losses
-            unread.clear()
+        losses = ranks.sum(torch.stack(unread)).tolist() if unread else []
+        for n, loss in enumerate(losses, start=run.step - len(losses)):
+            if not math.isfinite(loss):
+                raise ValueError(
+                    f"the loss became {loss} at step {n} with lr {scheduled_lr(cfg, n):.3g}: lower base_lr or lengthen "
+                    "the warm-up (the last checkpoint before it is kept); the rows of that batch were "
+                    f"{task.describe(n)}"
+                )
+        run.losses += losses
+        unread.clear()
 
     def save() -> None:
         run.model, run.optimizer = model.state_dict(), step.optimizer_state()
@@ -149,15 +154,6 @@ def _run_steps(
                 save()
     read_losses()
     save()
-
-
-def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: TrainConfig) -> None:
-    for n, loss in enumerate(losses, start=first_step):
-        if not math.isfinite(loss):
-            raise ValueError(
-                f"the loss became {loss} at step {n} with lr {scheduled_lr(cfg, n):.3g}: lower base_lr or lengthen the "
-                f"warm-up (the last checkpoint before it is kept); the rows of that batch were {task.describe(n)}"
-            )
 
 
 def _validate(
