@@ -27,7 +27,7 @@ from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model import loss, precision
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.loss import SoftTargets, summed_loss, token_losses
+from niels_gpt.model.loss import FusedLoss, SoftTargets, token_losses
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import set_seed
@@ -232,7 +232,7 @@ def test_muon_moves_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
 
 def test_muon_takes_a_step_of_the_size_of_adamws_against_its_momentum() -> None:
     p = torch.nn.Parameter(torch.zeros(8, 32))
-    muon = Muon([{"params": [p], "lr": 0.1, "weight_decay": 0.0, "momentum": 0.8}])
+    muon = Muon([{"params": [p], "lr": 0.1, "weight_decay": 0.0, "momentum": 0.8}], {})
     mean = torch.zeros(8, 32)
     for seed in range(3):
         before = p.detach().clone()
@@ -251,7 +251,7 @@ def muon_run(
     params = [torch.nn.Parameter(torch.full(shape, 0.5)) for shape in shapes]
     lr, momentum = (torch.tensor(0.0), torch.tensor(0.0)) if tensors else (0.0, 0.0)
     groups = [params] if together else [[parameter] for parameter in params]
-    muon = Muon([{"params": group, "lr": lr, "weight_decay": 0.5, "momentum": momentum} for group in groups])
+    muon = Muon([{"params": group, "lr": lr, "weight_decay": 0.5, "momentum": momentum} for group in groups], {})
     if state is not None:
         load_optimizer_state([muon], state)
     for n in steps:
@@ -435,7 +435,7 @@ def test_head_and_loss_in_one_equal_logits_and_cross_entropy(
     y = torch.randint(0, 50, (4, 9))
     y[0, :5] = IGNORE_INDEX
     monkeypatch.setattr(loss, "_PIECE_BYTES", {"cpu": 36 * 50 * 4 // pieces})
-    ours = summed_loss(h, weight, y, cap=cap) * 0.3
+    ours = FusedLoss.apply(h.flatten(0, 1), weight, y.flatten(), (cap, None)) * 0.3
     logits = h @ weight.T if cap is None else cap * torch.tanh(h @ weight.T / cap)
     losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
     torch.testing.assert_close(token_losses(h, weight, y, cap=cap), losses.detach().view_as(y))
@@ -459,7 +459,7 @@ def test_soft_targets_are_the_mix_of_the_labels_and_the_teacher(
     taught = (3.0 * torch.tanh(soft.h @ soft.weight.T / 3.0)).softmax(-1)
     mixed = 0.6 * F.one_hot(y.clamp(min=0), 50) + 0.4 * taught
     plain = -(mixed * logits.log_softmax(-1)).sum(-1)[y != IGNORE_INDEX].sum()
-    ours = summed_loss(h, weight, y, cap=cap, soft=soft)
+    ours = FusedLoss.apply(h.flatten(0, 1), weight, y.flatten(), (cap, soft))
     torch.testing.assert_close(ours, plain)
     for a, b in zip(torch.autograd.grad(ours, (h, weight)), torch.autograd.grad(plain, (h, weight)), strict=True):
         torch.testing.assert_close(a, b)

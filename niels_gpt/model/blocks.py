@@ -3,9 +3,6 @@
 Pre-norm: gradients reach the first block through the residual stream, which no norm interrupts. Shapes: `B` batch, `T`
 positions, `C` width, `H` heads of queries, `K` heads of keys and values (H unless attention is grouped), `D` width of a
 head.
-
-Dropout: the GPT passes a RowDropout to its blocks (in a ForwardPass), and a block passes it to its parts. A module
-called without one makes its own: in training it samples keys from torch's generator, in eval mode it drops nothing.
 """
 
 import math
@@ -83,7 +80,7 @@ class Positions(NamedTuple):
 
 @dataclass(eq=False)
 class ForwardPass:
-    """State that the blocks of one forward pass share."""
+    """State that the blocks of one forward pass share; a block or a part of it that is called alone makes its own."""
 
     dropout: RowDropout
     positions: Positions | None = None

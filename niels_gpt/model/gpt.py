@@ -9,7 +9,7 @@ from torch import nn
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.blocks import Block, ForwardPass, build_norm, init_weights, module_dropout
 from niels_gpt.model.kernels.dispatch import Embedding
-from niels_gpt.model.loss import SoftTargets, soft_cap, summed_loss, token_losses
+from niels_gpt.model.loss import FusedLoss, SoftTargets, soft_cap, token_losses
 
 
 class GPT(nn.Module):
@@ -74,11 +74,7 @@ class GPT(nn.Module):
 
     def summed_loss(self, h: torch.Tensor, y: torch.Tensor, soft: SoftTargets | None = None) -> torch.Tensor:
         """Return the summed cross-entropy in nats of `logits(h)` at targets y (B, T), never holding all logits."""
-        return summed_loss(h, self.lm_head.weight, y, cap=self.cfg.logit_cap, soft=soft)
-
-    def soft_targets(self, h: torch.Tensor, *, alpha: float) -> SoftTargets:
-        """Return the probabilities of `logits(h)` as targets for a student, which never holds all of them either."""
-        return SoftTargets(h, self.lm_head.weight, self.cfg.logit_cap, alpha)
+        return FusedLoss.apply(h.flatten(0, -2), self.lm_head.weight, y.flatten(), (self.cfg.logit_cap, soft))
 
     def token_losses(self, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy of each token (B, T) in nats, 0 at ignored targets, never holding all logits."""

@@ -37,34 +37,20 @@ class SoftTargets:
     alpha: float
 
 
-def summed_loss(
-    h: torch.Tensor,
-    weight: torch.Tensor,
-    y: torch.Tensor,
-    *,
-    cap: float | None = None,
-    soft: SoftTargets | None = None,
-) -> torch.Tensor:
-    """Return the summed cross-entropy in nats of logits h @ weight.T (in h's dtype) at targets y (B, T).
-
-    h is (B, T, C), `weight` (V, C), `cap` that of `soft_cap`. With `soft`, the cross-entropy is that of the mixed
-    targets.
-    """
-    return _SummedLoss.apply(h.flatten(0, -2), weight, y.flatten(), (cap, soft))
-
-
 @torch.no_grad()
 def token_losses(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, *, cap: float | None = None) -> torch.Tensor:
-    """Return the cross-entropy of each token (B, T) in nats, 0 at ignored targets; arguments as for `summed_loss`."""
+    """Return the cross-entropy of each token (B, T) in nats, 0 at ignored targets; see `FusedLoss`."""
     head = weight.to(h.dtype)
     chunks = _chunks(head, h.flatten(0, -2), y.flatten())
     return torch.cat([_losses_and_grad_(part @ head.T, targets, cap) for part, targets in chunks]).view_as(y)
 
 
-class _SummedLoss(torch.autograd.Function):
+class FusedLoss(torch.autograd.Function):
     """Fused head and loss that holds only one chunk of logits at a time, in their own precision.
 
-    The forward pass also computes the gradients, chunk by chunk, in the memory of the logits; backward only scales.
+    The result is the summed cross-entropy in nats of logits h @ weight.T (in h's dtype) at targets y, with h (rows, C),
+    `weight` (V, C) and y (rows,). Options are the cap of `soft_cap`, and soft targets to mix into y, or None. The
+    forward pass also computes the gradients, chunk by chunk, in the memory of the logits; backward only scales.
     """
 
     @staticmethod

@@ -37,11 +37,6 @@ def bf16_copy(model: _Model) -> _Model:
     return copied
 
 
-def residual_dtype(precision: Precision) -> torch.dtype:
-    """Return the dtype of the residual stream."""
-    return torch.bfloat16 if precision == "bf16" else torch.float32
-
-
 def settle_bf16(device: str, *, say: Callable[[str], None]) -> None:
     """Disable mkldnn and `say` that bf16 is slow if this CPU has no bf16 units; call it before computing in bf16.
 

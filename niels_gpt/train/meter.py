@@ -13,15 +13,15 @@ import torch
 from niels_gpt.config import TrainConfig
 from niels_gpt.files.messages import format_duration, progress, say_above_bar
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.precision import Precision, residual_dtype
+from niels_gpt.model.precision import Precision
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.train.state import RunState
 
 
 def matmul_flops(device: str, precision: Precision) -> float:
     """Measure the FLOP/s of a large matrix product on this device; takes a fraction of a second."""
-    n = 8192 if device.startswith("cuda") else 1024
-    a = torch.randn(n, n, device=device, dtype=residual_dtype(precision))
+    n, dtype = 8192 if device.startswith("cuda") else 1024, torch.bfloat16 if precision == "bf16" else torch.float32
+    a = torch.randn(n, n, device=device, dtype=dtype)
     for times in (2, 5):  # the first two warm up
         start = time.perf_counter()
         for _ in range(times):

@@ -45,12 +45,9 @@ class Muon(_Uncompiled):
     fails, and float32 products before and after it round differently: two equal runs in one process differed.
 
     Matrices of one shape are processed together. Numbers that change from step to step (lr, momentum) are only
-    multiplied with, so they can be device tensors, which a recorded CUDA graph reads.
+    multiplied with, so they can be device tensors, which a recorded CUDA graph reads. Groups have `params` (matrices
+    only), `lr`, `weight_decay` and `momentum`; there are no defaults.
     """
-
-    def __init__(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Create it from groups of `params` (matrices only), `lr`, `weight_decay` and `momentum`."""
-        super().__init__(groups, {})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -137,7 +134,7 @@ def build_optimizers(model: nn.Module, cfg: TrainConfig, *, capturable: bool = F
         group["weight_decay"] = cfg.weight_decay * getattr(cfg.decay_scale, name)
     muon = []
     if cfg.optimizer == "muon":
-        muon = [Muon([groups.pop("matrices") | {"momentum": number(scheduled_momentum(cfg, 0))}])]
+        muon = [Muon([groups.pop("matrices") | {"momentum": number(scheduled_momentum(cfg, 0))}], defaults={})]
     joined = _joined([groups[name] for name in _GROUPS if name in groups])
     return [AdamW(joined, betas=(cfg.beta1, cfg.beta2), fused=True, capturable=capturable), *muon]
 
