@@ -153,8 +153,7 @@ class CausalSelfAttention(nn.Module):
         sin, cos, mask = shared.positions or (self.rope_sin, self.rope_cos, None)
         # The fused kernel supports only positions 0..T-1, the causal mask, and as many k as q, without a norm.
         plain = shared.positions is None and not self.cfg.qk_norm and H == K
-        kernels = dispatch.training_kernels(self.qkv, x) if plain else None
-        if kernels is not None:
+        if plain and (kernels := dispatch.training_kernels(self.qkv, x)):
             q, k, v = kernels.project_and_rotate(self.qkv, x, sin, cos, H=H)
         else:
             qk, v = self.qkv(x).unflatten(-1, (H + 2 * K, -1)).split((H + K, K), dim=-2)
