@@ -30,19 +30,12 @@ class GPT(nn.Module):
                 if name.endswith(("proj.weight", "fc2.weight", "lm_head.weight")):
                     nn.init.zeros_(parameter)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        *,
-        position_ids: torch.Tensor | None = None,
-        segment_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, **ids: torch.Tensor | None) -> torch.Tensor:
         """Map token ids (B, T) to logits (B, T, V) in float32, for T <= cfg.T.
 
-        By default positions are 0..T-1 and a row is one segment; `position_ids` and `segment_ids` are (B, T).
+        `ids`: position_ids and segment_ids, (B, T) each; by default positions are 0..T-1 and a row is one segment.
         """
-        h = self.hidden(self.embed(x), position_ids=position_ids, segment_ids=segment_ids)
-        return self.logits(h)
+        return self.logits(self.hidden(self.embed(x), **ids))
 
     def embed(self, x: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Map ids (B, T) to embeddings (B, T, C) in `dtype`, which becomes that of the residual stream."""

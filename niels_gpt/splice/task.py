@@ -31,7 +31,6 @@ class SpliceTask:
         return self.dataset.longest_span
 
     def batch(self, n: int, rows: slice = ALL) -> Batch:
-        """Return some rows of batch n, with the row and target counts of the whole batch."""
         examples = self._examples(n)
         counts = np.bincount(examples[:, 0], minlength=len(self.sources)).tolist()
         batch = self.dataset.collate(examples[rows], width=self.T)
