@@ -177,19 +177,16 @@ def optimizer_state(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
     return {str(i): optimizer.state_dict()["state"] for i, optimizer in enumerate(optimizers)}
 
 
-def load_optimizer_state(optimizers: Sequence[Optimizer], state: Mapping[str, Any]) -> None:
-    """Load what `optimizer_state` returned, keeping learning rates and other settings."""
+def load_optimizer_state(optimizers: Sequence[Optimizer], state: Mapping[str, Any] | None) -> None:
+    """Load what `optimizer_state` returned, keeping settings such as rates; None zeroes the state, in place."""
     for i, optimizer in enumerate(optimizers):
+        if state is None:
+            for moments in optimizer.state.values():
+                for value in moments.values():
+                    value.zero_()
+            continue
         kept = [dict(group) for group in optimizer.param_groups]
         # Copied, because an optimizer updates the given tensors in place.
         optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(state[str(i)])})
         for group, before in zip(optimizer.param_groups, kept, strict=True):
             group.update(before)  # keeps the same rate tensors, which a CUDA graph reads
-
-
-def forget_optimizer_state(optimizers: Sequence[Optimizer]) -> None:
-    """Zero the optimizers' state in place, as before the first step."""
-    for optimizer in optimizers:
-        for state in optimizer.state.values():
-            for value in state.values():
-                value.zero_()

@@ -18,13 +18,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.model.loss import SoftTargets
 from niels_gpt.model.precision import computing_in, record, settle_bf16, warm_up
 from niels_gpt.rng import derive_seed
-from niels_gpt.train.optimizer import (
-    build_optimizers,
-    forget_optimizer_state,
-    load_optimizer_state,
-    optimizer_state,
-    set_rates,
-)
+from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, optimizer_state, set_rates
 from niels_gpt.train.task import Batch, Execution, wants_compiler
 
 
@@ -123,12 +117,9 @@ class PlainStep:
 
     def _load_state(self, state: Mapping[str, Any] | None) -> None:
         """Go back to the state that a run resumes from, or to that before the first step."""
-        if state is None:
-            forget_optimizer_state(self._optimizers)
-            _copy(self._averages, [torch.zeros_like(average) for average in self._averages])
-        else:
-            load_optimizer_state(self._optimizers, state)
-            _copy(self._averages, state.get("averages", []))
+        load_optimizer_state(self._optimizers, state)
+        averages = [torch.zeros_like(mean) for mean in self._averages] if state is None else state.get("averages", [])
+        _copy(self._averages, averages)
 
     def validated(self, model: GPT) -> nn.Module:
         """Wrap the model for validation; may return a RecordedModel."""
