@@ -4,24 +4,16 @@ Each line is {"messages": [{"role": ..., "content": ...}, ...]}.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from niels_gpt.chat_format import ROLES
 from niels_gpt.data.readers.files import encoding_remark, text_files
 from niels_gpt.data.readers.tables import iter_json_lines
-from niels_gpt.data.types import Chat, Request
+from niels_gpt.data.types import Chat, Request, Settings
 from niels_gpt.files.messages import say_above_bar
 
 KIND = "chat"
 SUFFIXES = (".jsonl",)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Parameters of kind `chat`: none."""
-
-    splits: ClassVar[tuple[str, ...]] = ("document",)
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
@@ -20,10 +20,6 @@ SYSTEM = "you are a helpful assistant."
 
 @dataclass(frozen=True)
 class Settings(HubSettings):
-    """Parameters of kind `dolly`."""
-
-    splits: ClassVar[tuple[str, ...]] = ("document",)
-
     include_system: Annotated[bool, "whether every chat begins with a system message"] = False
     seed: Annotated[int, Ge(0), Lt(2**63), "seed of the rows' order"] = 42
     max_documents: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "chats read at most; null reads all"] = None

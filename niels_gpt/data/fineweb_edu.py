@@ -19,8 +19,6 @@ _COLUMNS = ("text", "id", "url", "score")
 
 @dataclass(frozen=True)
 class Settings(StreamSettings):
-    """Parameters of kind `fineweb_edu`."""
-
     config: Annotated[str, "config of the dataset, a crawl"] = "CC-MAIN-2024-10"
 
 

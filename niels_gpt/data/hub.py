@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from niels_gpt.data.readers.tables import find_damage
-from niels_gpt.data.types import PATIENCE_S
+from niels_gpt.data.types import PATIENCE_S, Settings
 
 ATTEMPTS = 4  # of a call or stream, with pauses of 1, 2 and 4 s between them
 _CHUNK_ROWS = 64  # rows per item of the prefetch queue
@@ -37,7 +37,7 @@ class HubError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class HubSettings:
+class HubSettings(Settings):
     """Parameters of every source kind that loads from the hub."""
 
     dataset: Annotated[str | None, "id of a hub dataset; null reads the source's file or folder"] = None

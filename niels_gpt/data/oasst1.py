@@ -26,8 +26,6 @@ _ROLES: dict[str, Role] = {"prompter": "user", "assistant": "assistant"}
 
 @dataclass(frozen=True)
 class Settings(HubSettings):
-    """Parameters of kind `oasst1`."""
-
     splits: ClassVar[tuple[str, ...]] = ("tree", "document")
 
     english_only: Annotated[bool, "skip messages in other languages"] = True

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from importlib.util import find_spec
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from niels_gpt.data.readers.files import decode_text, encoding_remark, read_bytes, text_files, unpacked_suffix
 from niels_gpt.data.types import Document, Request
+from niels_gpt.data.types import Settings as BaseSettings
 from niels_gpt.files.messages import say_above_bar
 
 _NAMED = 3  # lost words quoted in an error message
@@ -233,11 +234,7 @@ SUFFIXES = tuple(READERS)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Parameters of kind `rich_text`."""
-
-    splits: ClassVar[tuple[str, ...]] = ("document",)
-
+class Settings(BaseSettings):
     glob: Annotated[str | None, 'which files of the folder, by their path in it ("2024/*.pdf"); null takes all'] = None
 
 

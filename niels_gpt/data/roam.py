@@ -2,24 +2,15 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from niels_gpt.data.corpus.split import split_rows
 from niels_gpt.data.readers.files import decode_text, file_documents, list_files, read_bytes
-from niels_gpt.data.types import Document, PretrainSample, Request
+from niels_gpt.data.types import Document, PretrainSample, Request, Settings
 
 KIND = "roam"
 SUFFIXES = (".md",)
 PACKED = False
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Parameters of kind `roam`: none."""
-
-    splits: ClassVar[tuple[str, ...]] = ("document",)
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:

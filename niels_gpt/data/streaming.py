@@ -29,7 +29,6 @@ from niels_gpt.files.messages import say_above_bar
 class StreamSettings(HubSettings):
     """Parameters of every streamed source kind."""
 
-    splits: ClassVar[tuple[str, ...]] = ("document",)
     streamed: ClassVar[bool] = True
 
     split: Annotated[str, "split of the dataset that is read"] = "train"

@@ -23,8 +23,6 @@ _FRONT_MATTER = re.compile(r"\A---\r?\n.*?^---(?:\r?\n|\Z)", re.DOTALL | re.MULT
 
 @dataclass(frozen=True)
 class Settings:
-    """Parameters of kind `text`."""
-
     glob: Annotated[str | None, 'which files of the folder, by their path in it ("2024/*.md"); null takes all'] = None
     front_matter: Annotated[bool, "whether YAML between two lines of --- at a file's head is part of the text"] = True
     held_out_tail: Annotated[float, Ge(0), Lt(1), "share at the end of every document that is held out"] = 0.0

@@ -1,7 +1,7 @@
 """Types of the loaders: requests, samples (types of the original specification), and rows of the pipeline."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 Role = Literal["system", "user", "assistant"]
 PATIENCE_S = 120.0  # seconds without data until a stream from the hub is abandoned
@@ -31,6 +31,13 @@ class ChatSample:
     messages: list[ChatMessage]
     source: str
     meta: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of a source kind, here none; `splits` are the rules by which its rows can be split."""
+
+    splits: ClassVar[tuple[str, ...]] = ("document",)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,6 @@ _TITLE = re.compile(r"^ = ([^=].*?) = \s*$")
 
 @dataclass(frozen=True)
 class Settings(HubSettings):
-    """Parameters of kind `wikitext`."""
-
     splits: ClassVar[tuple[str, ...]] = ("given", "document")
 
     config: Annotated[str, "config of the dataset: which WikiText"] = "wikitext-103-raw-v1"

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, BinaryIO, ClassVar, cast
+from typing import Annotated, BinaryIO, cast
 
 from annotated_types import MinLen
 
-from niels_gpt.data.types import Document, PretrainSample
+from niels_gpt.data.types import Document, PretrainSample, Settings
 from niels_gpt.files.messages import say_above_bar
 
 MAX_DOCUMENT_BYTES = 1 << 30  # a document is held in memory in several copies; Arrow's own limit is 2 GiB
@@ -300,10 +300,8 @@ DIALOGUE_DELIM = "\n\n<dialogue>\n\n"
 
 
 @dataclass(frozen=True)
-class DialogueSettings:
+class DialogueSettings(Settings):
     """Parameters of the kinds `primer` and `dialogues`."""
-
-    splits: ClassVar[tuple[str, ...]] = ("document",)
 
     delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"] = DIALOGUE_DELIM
 
