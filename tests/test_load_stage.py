@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +20,9 @@ from niels_gpt.data.corpus.parts import (
     write_rows,
 )
 from niels_gpt.data.types import Chat, Document
-from niels_gpt.files.checks import Damaged
 from niels_gpt.pipeline.stage import digest
 from stages import load, split, tokenize
-from tests.in_process import Checkout, texts, texts_of
+from tests.in_process import Checkout, texts
 from tests.watchdog import watchdog
 
 
@@ -198,31 +196,3 @@ def test_a_name_and_its_place_are_part_of_a_folders_digest(tmp_path: Path) -> No
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.md").rename(tmp_path / "sub/a.md")
     assert digest(tmp_path) != before
-
-
-@pytest.mark.slow
-def test_a_flipped_bit_in_the_documents_is_noticed(tmp_path: Path) -> None:
-    documents = [Document(id=f"{i}", text=f"text {i} " * 9, split="train") for i in range(40)]
-    file = tmp_path / "part.parquet"
-    write_rows(file, DOCUMENT_SCHEMA, iter(documents))
-    data = file.read_bytes()
-    tried, unnoticed = range(0, len(data), 5), 0
-    for place in tried:
-        file.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
-        with suppress(ValueError):
-            assert texts_of(file) == [document.text for document in documents], place
-            unnoticed += 1
-    assert unnoticed < 0.7 * len(tried)  # in names and statistics, which reading the texts does not use
-
-
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1 not really PAR1"])
-def test_a_file_that_is_not_parquet_is_named(tmp_path: Path, data: bytes) -> None:
-    file = tmp_path / "part.parquet"
-    file.write_bytes(data)
-    for read in (lambda file: read_column(file, "split"), texts_of):
-        with pytest.raises(Damaged, match=r"part\.parquet is damaged .*: make it again$") as error:
-            read(file)
-        assert error.value.paths == (str(file),)
-    file.unlink()
-    with pytest.raises(Damaged, match=r"part\.parquet is missing"):
-        read_column(file, "split")

@@ -12,7 +12,7 @@ The module of a kind defines `KIND`, its name, and
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 from niels_gpt.data.readers.files import files_in, unpacked_suffix
 from niels_gpt.data.types import Request
-from niels_gpt.files.messages import visible
+from niels_gpt.files.messages import plural, visible
 
 # Skipped files are reported by suffix, so that none goes unnoticed. The report is only printed: it is not part of the
 # loaded data and changes no hash.
@@ -49,17 +49,16 @@ def left_out(folder: str, reads: Callable[[str], bool], *, glob: str | None = No
 _REGISTERED = re.compile(r'^KIND = "(\w+)"$', re.MULTILINE)
 
 
-@dataclass(frozen=True)
 class Kind:
-    """Source kind: its name, its settings class and the functions of its module."""
+    """Source kind: its name, and what its module defines."""
 
-    name: str
-    settings: type[Any]
-    read: Callable[[Any, Request], Iterator[Any]]
-    holds_chats: bool
-    slices: Callable[[Any, Request, int], list[Request]] | None
-    suffixes: tuple[str, ...]  # of the files that it reads in a folder
-    packed: bool
+    def __init__(self, name: str, module: Any) -> None:
+        self.name, self.holds_chats = name, hasattr(module, "chats")
+        self.settings: type[Any] = module.Settings
+        self.read: Callable[[Any, Request], Iterator[Any]] = module.chats if self.holds_chats else module.documents
+        self.slices: Callable[[Any, Request, int], list[Request]] | None = getattr(module, "slices", None)
+        self.suffixes: tuple[str, ...] = getattr(module, "SUFFIXES", ())
+        self.packed: bool = getattr(module, "PACKED", True)
 
     def reads(self, name: str) -> bool:
         """Return whether the kind reads files with this suffix."""
@@ -84,25 +83,15 @@ class Kind:
 
 def kind_files(folder: Path) -> dict[str, Path]:
     """Return {kind: file} of the modules in a folder, found by regex: importing them would load pyarrow (0.3 s)."""
-    found = {}
-    for path in sorted(folder.glob("*.py")):
-        for name in _REGISTERED.findall(path.read_text(encoding="utf-8")):
-            found[name] = path
-    return found
+    paths = sorted(folder.glob("*.py"))
+    return {name: path for path in paths for name in _REGISTERED.findall(path.read_text(encoding="utf-8"))}
 
 
 @cache
 def source_kinds() -> dict[str, Kind]:
     """Return all source kinds by name; imports their modules."""
-    kinds = {}
-    for name, path in kind_files(Path(__file__).parent).items():
-        module: Any = import_module(f"{__package__}.{path.stem}")
-        holds_chats = hasattr(module, "chats")
-        read = module.chats if holds_chats else module.documents
-        slices, suffixes = getattr(module, "slices", None), getattr(module, "SUFFIXES", ())
-        packed = getattr(module, "PACKED", True)
-        kinds[name] = Kind(name, module.Settings, read, holds_chats, slices, suffixes, packed)
-    return kinds
+    files = kind_files(Path(__file__).parent)
+    return {name: Kind(name, import_module(f"{__package__}.{path.stem}")) for name, path in files.items()}
 
 
 def say_left_out(name: str, settings: Any, path: str) -> list[str]:
@@ -116,8 +105,8 @@ def say_left_out(name: str, settings: Any, path: str) -> list[str]:
         more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
         groups.append(f"{len(names):,} {sort} ({', '.join(map(visible, names[:_NAMED]))}{more})")
     count = sum(map(len, skipped.values()))
-    files = "1 file is" if count == 1 else f"{count:,} files are"
-    said = f"{files} skipped, since kind {name} reads {', '.join(kind.suffixes)}: {'; '.join(groups)}"
+    said = f"{plural(count, 'file')} {'is' if count == 1 else 'are'} skipped, "
+    said += f"since kind {name} reads {', '.join(kind.suffixes)}: {'; '.join(groups)}"
     able: dict[str, list[str]] = {}
     for sort in skipped:
         others = (other for other in source_kinds().values() if other.holds_chats == kind.holds_chats)
