@@ -1,7 +1,7 @@
 """Split constraints from duplicates: keep near duplicates on one side, so that no held-out text is trained on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -89,7 +89,7 @@ def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dic
         copies = source.own(pairs.copies)
         out = _left_out(own, sides, copies if once else copies[:0], given=source.rule is None)
         counts = _count(source, documents, clusters, copies=len(copies), left_out=len(out))
-        found[source.name] = (replace(bonds, out=out), counts)
+        found[source.name] = (bonds._replace(out=out), counts)
     return found
 
 

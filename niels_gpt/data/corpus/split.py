@@ -2,8 +2,8 @@
 
 import hashlib
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
@@ -32,22 +32,20 @@ class DuplicateRules:
     ] = 0.5
 
 
-def _no_rows() -> np.ndarray:
-    return np.empty(0, dtype=np.int64)
+_NO_ROWS = np.empty(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class Bonds:
+class Bonds(NamedTuple):
     """Constraints that duplicates put on the split of a source, as row numbers; empty if it has no duplicates.
 
     `joined`, `(n, 2)`: pairs of rows that must be on the same side. `train` and `val`: rows that their duplicates fix
     to that side. `out`: rows excluded from both sides.
     """
 
-    joined: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
-    train: np.ndarray = field(default_factory=_no_rows)
-    val: np.ndarray = field(default_factory=_no_rows)
-    out: np.ndarray = field(default_factory=_no_rows)
+    joined: np.ndarray = _NO_ROWS.reshape(0, 2)
+    train: np.ndarray = _NO_ROWS
+    val: np.ndarray = _NO_ROWS
+    out: np.ndarray = _NO_ROWS
 
 
 def joined_units(units: Iterable[Hashable], joined: np.ndarray) -> list[int]:

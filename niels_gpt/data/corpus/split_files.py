@@ -86,19 +86,17 @@ def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
 def split_source(texts: Texts, by: str, rule: Drawn | None, bonds: Bonds) -> tuple[list[int], list[int]]:
     """Return the (train, val) row numbers of a source split `by` "given", "document" or "tree"; given has no `rule`."""
     if rule is None:
-        given = texts.column("split")  # rows with another value or None are on neither side
-        train, val = ([row for row, own in enumerate(given) if own == side] for side in ("train", "val"))
+        sides = texts.column("split")  # rows with another value or None are on neither side
     else:
         units = joined_units(texts.keys() if by == "tree" else range(texts.rows), bonds.joined)
-        train, val = split_groups(units, val_frac=rule.val_frac, seed=rule.seed)
+        held_out = set(split_groups(units, val_frac=rule.val_frac, seed=rule.seed)[1])
         # A row that is fixed to a side takes its whole unit along.
-        sides = {units[row]: side for side in ("train", "val") for row in getattr(bonds, side).tolist()}
-        if sides:
-            drawn = set(val)
-            held_out = [sides.get(unit, "val" if row in drawn else "train") == "val" for row, unit in enumerate(units)]
-            train, val = ([row for row, own in enumerate(held_out) if own is side] for side in (False, True))
-    left_out = set(bonds.out.tolist())
-    return [row for row in train if row not in left_out], [row for row in val if row not in left_out]
+        fixed = {units[row]: side for side in ("train", "val") for row in getattr(bonds, side).tolist()}
+        sides = [fixed.get(unit, "val" if row in held_out else "train") for row, unit in enumerate(units)]
+    for row in bonds.out.tolist():
+        sides[row] = None
+    train, val = ([row for row, side in enumerate(sides) if side == name] for name in ("train", "val"))
+    return train, val
 
 
 def read_split(folder: Path, texts: Texts) -> Splits:
@@ -125,14 +123,13 @@ def read_checked(path: Path, texts: Texts) -> dict[str, Any]:
 
 
 _FACTS = "bonds.json"
-_ROWS = ("joined", "train", "val", "out")
 
 
 def write_bonds(folder: Path, bonds: Bonds, *, texts_sha256: str, published: str) -> None:
     """Write the constraints as row numbers only, so that the bytes change only if the source or its constraints do."""
     folder.mkdir()
-    for name in _ROWS:
-        np.save(folder / f"{name}.npy", getattr(bonds, name))
+    for name, rows in bonds._asdict().items():
+        np.save(folder / f"{name}.npy", rows)
     files = list_files(folder, "*.npy", published=published)
     write_json(folder / _FACTS, {"texts_sha256": texts_sha256, "files": files})
 
@@ -140,7 +137,7 @@ def write_bonds(folder: Path, bonds: Bonds, *, texts_sha256: str, published: str
 def read_bonds(folder: Path, texts: Texts) -> Bonds:
     """Read the constraints of a source, after checking that they were computed from these texts."""
     read_checked(folder / _FACTS, texts)
-    return Bonds(*(np.load(folder / f"{name}.npy") for name in _ROWS))
+    return Bonds(*(np.load(folder / f"{name}.npy") for name in Bonds._fields))
 
 
 # Samples of training text, on which a tokenizer is trained. A part has to be read whole to be sampled, so of a large
