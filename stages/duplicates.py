@@ -1,8 +1,8 @@
 """Stage `duplicates`: find duplicate documents across all sources, and constrain the split of each source."""
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import numpy as np
 
@@ -50,12 +50,11 @@ def main(stage: Stage) -> None:
     np.save(listed / "documents.npy", pairs.documents)
     np.save(listed / "containment.npy", pairs.containment)
     write_json(listed / "sources.json", {source.name: [source.first, source.texts.rows] for source in sources})
-    write_json(listed / "counts.json", {name: asdict(counts) for name, (_, counts) in found.items()})
-    every = [counts for _, counts in found.values()]
+    write_json(listed / "counts.json", {name: counts for name, (_, counts) in found.items()})
+    total = sum((Counter(counts) for _, counts in found.values()), Counter())
     stage.say(
-        f"{sum(counts.near for counts in every):,} of {sum(counts.documents for counts in every):,} documents are near "
-        f"duplicates, {sum(counts.exact for counts in every):,} repeat a text of their source, "
-        f"{sum(counts.left_out for counts in every):,} are excluded -> {layout.DUPLICATES}"
+        f"{total['near']:,} of {total['documents']:,} documents are near duplicates, {total['exact']:,} repeat a text "
+        f"of their source, {total['left_out']:,} are excluded -> {layout.DUPLICATES}"
     )
 
 

@@ -38,9 +38,9 @@ def write_overlap(stage: Stage, sources: Sources) -> None:
     found = {
         name: {
             **counts[name],
-            "held_out_runs": overlap.runs,
-            "runs_in_train": round(overlap.runs_found / max(1, overlap.runs), 6),
-            "characters_in_train": round(overlap.characters_found / max(1, overlap.characters), 6),
+            "held_out_runs": overlap["runs"],
+            "runs_in_train": round(overlap["runs_found"] / max(1, overlap["runs"]), 6),
+            "characters_in_train": round(overlap["characters_found"] / max(1, overlap["characters"]), 6),
         }
         for name, overlap in overlaps.items()
     }

@@ -4,8 +4,9 @@ Hashes of the held-out 13-grams are kept in memory; training text is streamed pa
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -49,32 +50,21 @@ def distinct(hashes: Iterable[np.ndarray]) -> np.ndarray:
     return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *hashes]))
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """Numbers of 13-grams and characters of held-out text, and how many of each are also in training text."""
-
-    runs: int = 0
-    runs_found: int = 0
-    characters: int = 0
-    characters_found: int = 0
-
-    def __add__(self, other: "Overlap") -> "Overlap":
-        return Overlap(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-
 def measure_overlap(
     engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, scratch: Path
-) -> dict[str, Overlap]:
+) -> dict[str, Counter[str]]:
     """Return, by source, the overlap of its held-out text with the training text of all sources.
 
-    Three passes: collect the hashes of held-out runs, look for them in training text, and count what was found.
+    Counted are its 13-grams ("runs") and characters, and how many of each are also in training text ("runs_found",
+    "characters_found"). Three passes: collect the hashes of held-out runs, look for them in training text, and count
+    what was found.
     """
     items = parts_to_read(sources, scratch / "runs.npy")
     runs = distinct(found for _, found in engine.map(held_out_runs, items, tick=bool))
     save_shared(runs, items[0].wanted, engine.map(runs_in_training, items, tick=bool))
-    total = dict.fromkeys(sources, Overlap())
+    total = {name: Counter[str]() for name in sources}
     for item, overlap in engine.map(overlap_of_part, items, tick=bool):
-        total[item.source] += overlap
+        total[item.source].update(overlap)
     return total
 
 
@@ -100,13 +90,13 @@ def runs_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
     return lookup.found()
 
 
-def overlap_of_part(item: PartToRead, worker: Worker) -> Overlap:
+def overlap_of_part(item: PartToRead, worker: Worker) -> Counter[str]:
     """Count the runs of the part's held-out rows, those in training text, and the characters these cover."""
-    lookup, total = _Lookup(item.wanted), Overlap()
+    lookup, total = _Lookup(item.wanted), Counter[str]()
     for words, runs, starts in _runs(item, "val"):
         found = starts[lookup.find(runs)]
         covered = np.diff(_union(words.begins[found], words.ends[found + RUN - 1])).sum()
-        total += Overlap(len(runs), len(found), words.characters, int(covered))
+        total.update(runs=len(runs), runs_found=len(found), characters=words.characters, characters_found=int(covered))
     return total
 
 

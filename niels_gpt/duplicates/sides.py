@@ -37,18 +37,6 @@ class SplitSource:
 
 
 @dataclass(frozen=True)
-class Counts:
-    """Duplicate counts of a source, in documents (except `clusters`)."""
-
-    documents: int
-    exact: int  # with the same text as an earlier one of this source
-    near: int  # in a cluster of near duplicates
-    near_elsewhere: int  # in a cluster that has documents of other sources, too
-    clusters: int  # with at least one document of this source
-    left_out: int  # in neither train nor val
-
-
-@dataclass(frozen=True)
 class _Rows:
     """Rows of a source that have duplicates: row numbers (ascending), keys, the source's own splits, and groups.
 
@@ -67,7 +55,7 @@ def pairs_of(sources: Sequence[SplitSource], *, near: float | None, scratch: Pat
     return find_pairs((read_sketches(source.texts) for source in sources), near=near, hashes=hashes, scratch=scratch)
 
 
-def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dict[str, tuple[Bonds, Counts]]:
+def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dict[str, tuple[Bonds, dict[str, int]]]:
     """Return, by source, the constraints on its split and its counts; `once` drops all but one of equal texts.
 
     Where a group spans several sources, those that bring their own split decide its side, otherwise the first source;
@@ -88,7 +76,7 @@ def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dic
             bonds = follow(source, source.rule, own, sides)
         copies = source.own(pairs.copies)
         out = _left_out(own, sides, copies if once else copies[:0], given=source.rule is None)
-        counts = _count(source, documents, clusters, copies=len(copies), left_out=len(out))
+        counts = {**_count(source, documents, clusters), "exact": len(copies), "left_out": len(out)}
         found[source.name] = (bonds._replace(out=out), counts)
     return found
 
@@ -176,13 +164,11 @@ def _left_out(rows: _Rows, sides: dict[int, str], copies: np.ndarray, *, given: 
     return np.array(sorted(out), dtype=np.int64)
 
 
-def _count(source: SplitSource, documents: np.ndarray, clusters: np.ndarray, *, copies: int, left_out: int) -> Counts:
+def _count(source: SplitSource, documents: np.ndarray, clusters: np.ndarray) -> dict[str, int]:
     here = (documents >= source.first) & (documents < source.first + source.texts.rows)
-    return Counts(
-        documents=source.texts.rows,
-        exact=copies,
-        near=int(here.sum()),
-        near_elsewhere=int(np.isin(clusters[here], clusters[~here]).sum()),
-        clusters=len(np.unique(clusters[here])),
-        left_out=left_out,
-    )
+    return {
+        "documents": source.texts.rows,
+        "near": int(here.sum()),  # in a cluster of near duplicates
+        "near_elsewhere": int(np.isin(clusters[here], clusters[~here]).sum()),  # the cluster has other sources', too
+        "clusters": len(np.unique(clusters[here])),
+    }
