@@ -103,7 +103,7 @@ def test_a_cache_that_would_be_empty_is_refused(
         ("meta.json", b"[" * 100_000, "not valid JSON .*: build it again"),
         ("meta.json", b"\xff\xfe", "not valid JSON .*: build it again"),
         ("meta.json", b"[]", "no JSON object: build it again"),
-        ("meta.json", b'{"special_token_ids": {}}', "lacks token_dtype: build it again"),
+        ("meta.json", b'{"special_token_ids": {}}', "lacks vocab_size: build it again"),
     ],
 )
 def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, data: bytes | None, sentence: str) -> None:

@@ -10,15 +10,6 @@ from niels_gpt.files.checks import Damaged
 
 ANSWER_IDS = "answer_ids"  # key, in a meta.json of chats, of the ids before and after an answer
 TOKEN_DTYPE = np.dtype("<u2")  # of every vocabulary up to 65,536 entries
-# Types of ids by their names in a meta.json.
-_DTYPES: dict[str, np.dtype] = {"uint16-le": TOKEN_DTYPE, "uint32-le": np.dtype("<u4")}
-
-
-def named_dtype(name: str) -> np.dtype:
-    """Return the id type that a meta.json names."""
-    if name not in _DTYPES:
-        raise ValueError(f"unknown token_dtype {name!r}; known: {', '.join(_DTYPES)}")
-    return _DTYPES[name]
 
 
 def write_token_file(

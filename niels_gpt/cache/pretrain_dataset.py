@@ -4,9 +4,10 @@ from pathlib import Path
 
 import torch
 
-from niels_gpt.cache.formats import TOKEN_DTYPE, named_dtype
+from niels_gpt.cache.formats import TOKEN_DTYPE
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.windows import TokenFile, TokenStream, check_lengths, split_targets
+from niels_gpt.tokenizer.vocabulary import token_dtype
 
 
 class PretrainTokenStreamDataset:
@@ -37,7 +38,7 @@ def _token_files(folder: Path) -> list[TokenFile]:
         raise ValueError(f"{folder} holds no shard_*.bin and no part-*.bin: build the cache first")
     meta = folder.parent / "meta.json"
     facts = read_meta(meta) if meta.is_file() else {}
-    dtype = named_dtype(facts["token_dtype"]) if "token_dtype" in facts else TOKEN_DTYPE
+    dtype = token_dtype(facts["vocab_size"]) if "vocab_size" in facts else TOKEN_DTYPE
     files = [TokenFile.whole(path, dtype) for path in paths]
     counted = facts.get(f"{folder.name}_tokens")
     if counted is not None:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, named_dtype, read_offsets
+from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, read_offsets
 from niels_gpt.cache.windows import Mix, TokenFile, raise_problems
 from niels_gpt.chat_template import supervised
 from niels_gpt.files.checks import changed_files, described_by, read_meta
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
+from niels_gpt.tokenizer.vocabulary import token_dtype
 
 _ROWS_AT_ONCE = 1024  # examples whose targets are counted together, which bounds the memory
 
@@ -39,8 +40,9 @@ class SFTExampleDataset:
     ) -> None:
         end_id, dtype = eot_id, TOKEN_DTYPE
         if asst_id is None:
-            meta = _meta_beside(Path(tokens_path)) if meta is None else meta
-            dtype, (asst_id, end_id) = named_dtype(meta["token_dtype"]), _answer_ids(meta)
+            beside = Path(tokens_path).with_name("meta.json")
+            meta = meta or read_meta(beside, required=["vocab_size", "special_token_ids"])
+            dtype, (asst_id, end_id) = token_dtype(meta["vocab_size"]), _answer_ids(meta)
         self._asst, self._end = asst_id, end_id
         self._tokens = TokenFile.whole(tokens_path, dtype)
         self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
@@ -51,7 +53,7 @@ class SFTExampleDataset:
         return len(self._starts)
 
     def document(self, row: int) -> np.ndarray:
-        """Return the ids of an example that the model sees; `whole` returns all."""
+        """Return the ids of an example that the model sees."""
         return self.whole(row)[: self._T + 1]
 
     def whole(self, row: int) -> np.ndarray:
@@ -126,13 +128,6 @@ def best_fit(lengths: np.ndarray, *, room: int) -> list[np.ndarray]:
         rows[row].append(item)
         insort(spare, (left - length, row))
     return [np.array(row) for row in rows]
-
-
-def _meta_beside(tokens_path: Path) -> dict[str, Any]:
-    path = tokens_path.with_name("meta.json")
-    if not path.is_file():
-        raise ValueError(f"{path} is missing, which names the assistant's id: build the cache, or give asst_id")
-    return read_meta(path, required=["token_dtype", "special_token_ids"])
 
 
 def _answer_ids(meta: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:

@@ -162,10 +162,6 @@ class Listed:
     bytes: int
     sha256: str
 
-    @property
-    def place(self) -> str:
-        return self.store.place(self.file)
-
     def problem(self) -> str | None:
         """Return what is wrong with the file, or None; copy it from its bucket first if there is no local copy."""
         if self.store.is_remote and not self.path.is_file():
@@ -237,7 +233,8 @@ def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks
 
 def check_files(files: Sequence[Listed], *, ranks: Ranks = ALONE) -> None:
     """Raise `Damaged`, naming every file that is missing or has changed; each rank reads its share of the files."""
-    raise_problems({file.place: problem for file in ranks.files(files) if (problem := file.problem())}, ranks=ranks)
+    own = {file.store.place(file.file): problem for file in ranks.files(files) if (problem := file.problem())}
+    raise_problems(own, ranks=ranks)
 
 
 def raise_problems(own: Mapping[str, str], *, ranks: Ranks) -> None:
@@ -264,7 +261,7 @@ def train_files(
     _, folder = places.folder(source, manifest)
     for part in manifest["train"]["parts"]:
         path = folder / part["file"]
-        yield str(path), TokenFile.whole(path, token_dtype(vocab_size))[:]
+        yield str(path), np.fromfile(path, token_dtype(vocab_size))
 
 
 class TokenStore:
