@@ -15,16 +15,10 @@ from typing import Any
 
 from niels_gpt.batching import BytesSources
 from niels_gpt.config import ModelConfig
-from niels_gpt.data import (
-    DIALOGUE_DELIM,
-    list_roam_paths,
-    load_primer_text,
-    load_texts,
-    load_wikitext,
-    split_primer_dialogues,
-    split_roam_paths,
-)
 from niels_gpt.data.hub import HubError
+from niels_gpt.data.primer import DIALOGUE_DELIM, load_primer_text, split_primer_dialogues
+from niels_gpt.data.roam import list_roam_paths, load_texts, split_roam_paths
+from niels_gpt.data.wikitext import load_wikitext
 from niels_gpt.files.atomic import atomic_path, write_json
 
 SEPARATOR = "\n\n"

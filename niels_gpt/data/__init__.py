@@ -5,27 +5,17 @@ and an edit of a loader does not change the fingerprints of later stages (pipeli
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from niels_gpt.data.primer import DIALOGUE_DELIM, load_primer_text, split_primer_dialogues
-    from niels_gpt.data.roam import list_roam_paths, load_texts, split_roam_paths
-    from niels_gpt.data.wikitext import load_wikitext
-
-__all__ = [
-    "DIALOGUE_DELIM",
-    "list_roam_paths",
-    "load_primer_text",
-    "load_texts",
-    "load_wikitext",
-    "split_primer_dialogues",
-    "split_roam_paths",
-]
+_MODULES = {
+    "primer": ("DIALOGUE_DELIM", "load_primer_text", "split_primer_dialogues"),
+    "roam": ("list_roam_paths", "load_texts", "split_roam_paths"),
+    "wikitext": ("load_wikitext",),
+}
 
 
 def __getattr__(name: str) -> Any:
-    for module in ("primer", "roam", "wikitext") if name in __all__ else ():
-        found = import_module(f"niels_gpt.data.{module}")
-        if hasattr(found, name):
-            return getattr(found, name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"niels_gpt.data.{module}"), name)
     raise AttributeError(f"niels_gpt.data has no {name}")
