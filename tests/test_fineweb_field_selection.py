@@ -1,11 +1,10 @@
-"""Test of the choice of the text field and of small metadata fields in a row."""
+"""Test of the choice of the text field of a row."""
 
 from __future__ import annotations
 
 import pytest
 
 from niels_gpt.data.fineweb_edu import select_text_field
-from niels_gpt.data.readers.tables import small_fields
 
 
 def test_select_text_field() -> None:
@@ -14,5 +13,3 @@ def test_select_text_field() -> None:
     assert select_text_field({"text": None, "content": "c"}) == "c"
     with pytest.raises(ValueError, match=r"\['n', 'tags'\]"):
         select_text_field({"n": 1, "tags": ["a"]})
-    row = {"text": "t", "id": "x", "score": 1.5, "url": "u" * 500, "big": "y" * 501, "list": []}
-    assert small_fields(row, text=row["text"]) == {"id": "x", "score": 1.5, "url": "u" * 500}

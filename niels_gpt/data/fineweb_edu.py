@@ -1,17 +1,14 @@
 """Source kind `fineweb_edu`: FineWeb-Edu, streamed without downloading its 2 GB shards; a document is a web page."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from niels_gpt.data.hub import is_local
-from niels_gpt.data.readers.tables import select_text_field
 from niels_gpt.data.streaming import StreamSettings, stream_documents, stream_samples, stream_slices
 from niels_gpt.data.types import Document, PretrainSample, Request
 
 KIND = "fineweb_edu"
-
-__all__ = ["KIND", "Settings", "documents", "iter_fineweb_edu", "select_text_field", "slices"]
 
 DATASET = "HuggingFaceFW/fineweb-edu"
 _COLUMNS = ("text", "id", "url", "score")
@@ -50,6 +47,14 @@ def iter_fineweb_edu(
 
 
 def _pages(settings: Settings, request: Request, *, streaming: bool = True) -> Iterator[PretrainSample]:
-    known = request.path == DATASET or is_local(request.path)
+    known = request.path == DATASET or os.path.exists(request.path)
     columns = _COLUMNS if known else ()  # other datasets may lack them
     return stream_samples(settings, request, source=KIND, name=settings.config, columns=columns, streaming=streaming)
+
+
+def select_text_field(sample: Mapping[str, Any]) -> str:
+    """Return the field "text" if it is a string, else the first string field; raise a ValueError if there is none."""
+    for value in (sample.get("text"), *sample.values()):
+        if isinstance(value, str):
+            return value
+    raise ValueError(f"no field of this row is text; its keys are {sorted(sample)}")

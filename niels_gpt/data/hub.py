@@ -66,7 +66,7 @@ def load_dataset(path: str, name: str | None = None, *, files: Sequence[str] | N
         if builder is None:
             raise HubError(f"{path} is no dataset file: {', '.join(sorted(_BUILDERS))} can be read")
         path, name, options = builder, None, {**options, "data_files": list(files), "split": "train", "revision": None}
-    elif is_local(path):
+    elif os.path.exists(path):
         name = name if (Path(path) / "README.md").is_file() else None
         options.pop("revision", None)
     elif is_offline():
@@ -87,7 +87,7 @@ def builder_of(file: str) -> str | None:
 
 def load_rows(path: str, **options: Any) -> Any:
     """Return all rows of a small dataset, indexable; local files are read directly, not copied into the cache."""
-    if not is_local(path):
+    if not os.path.exists(path):
         return load_dataset(path, **options)
     return list(explained(load_dataset(path, streaming=True, **options), path=path))
 
@@ -151,7 +151,7 @@ def resolve_revision(path: str, revision: str | None, *, name: str | None = None
 
     Offline, return the commit of config `name` in the local cache; raise a HubError if it is missing or another one.
     """
-    if is_local(path):
+    if os.path.exists(path):
         return None
     if is_offline():
         return _check_cached(path, name, revision)
@@ -192,11 +192,6 @@ def _check_cached(path: str, name: str | None, revision: str | None) -> str:
             "unset it, or ask for that commit"
         )
     return commit
-
-
-def is_local(path: str) -> bool:
-    """Return whether `path` is an existing file or folder and not a hub id."""
-    return os.path.exists(path)
 
 
 def check_reachable(path: str) -> None:
@@ -259,7 +254,7 @@ def explain(error: BaseException, *, path: str, name: str | None = None, what: s
         return f"{where}: there is no such {what}: check the id (renamed?); if it is private, `hf auth login`"
     if "BuilderConfig" in text or "Bad split" in text or "Unknown split" in text:
         return f"{where}: {str(error).strip().rstrip('.')}"
-    if is_local(path) and (damage := find_damage(path)):
+    if os.path.exists(path) and (damage := find_damage(path)):
         return damage
     if is_transient(error):
         happened = f"answered {status}" if status else f"failed ({type(error).__name__})"

@@ -1,6 +1,7 @@
 """Streamed hub datasets: read file by file or through a shuffle buffer, up to a row limit or token budget."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,25 +9,14 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt
 
-from niels_gpt.data.hub import (
-    HubError,
-    HubSettings,
-    builder_of,
-    check_reachable,
-    explain,
-    is_local,
-    is_offline,
-    load_dataset,
-    retried,
-    stream_rows,
-)
-from niels_gpt.data.readers.tables import TextColumn, small_fields
+from niels_gpt.data import hub
+from niels_gpt.data.readers.tables import TextColumn
 from niels_gpt.data.types import Document, PretrainSample, Request
 from niels_gpt.files.messages import say_above_bar
 
 
 @dataclass(frozen=True)
-class StreamSettings(HubSettings):
+class StreamSettings(hub.HubSettings):
     """Parameters of every streamed source kind."""
 
     streamed: ClassVar[bool] = True
@@ -68,17 +58,17 @@ def stream_slices(settings: StreamSettings, request: Request, *, name: str | Non
     path, limits = request.path, (settings.shuffle_buffer, settings.max_documents, request.max_tokens)
     if any(limit is not None for limit in limits) or Path(path).is_file():
         return []
-    if is_local(path):
+    if os.path.exists(path):
         name = name if (Path(path) / "README.md").is_file() else None
-    elif is_offline():
+    elif hub.is_offline():
         return []
     else:
-        check_reachable(path)
-    builder = retried(
+        hub.check_reachable(path)
+    builder = hub.retried(
         lambda: datasets.load_dataset_builder(path, name, revision=request.revision), path=path, name=name
     )
     files = list(map(str, (builder.config.data_files or {}).get(settings.split, [])))
-    return [replace(request, files=(file,)) for file in files] if all(map(builder_of, files)) else []
+    return [replace(request, files=(file,)) for file in files] if all(map(hub.builder_of, files)) else []
 
 
 def stream_samples(
@@ -96,7 +86,7 @@ def stream_samples(
     def open_rows() -> Iterable[Any]:
         parquet = parquet_options(path, columns=columns) if not files or files[0].endswith(".parquet") else {}
         of: dict[str, Any] = {"split": settings.split, "streaming": streaming, "revision": request.revision}
-        rows = load_dataset(path, name, files=files, **of, **parquet)
+        rows = hub.load_dataset(path, name, files=files, **of, **parquet)
         if settings.shuffle_buffer is None:
             return rows
         # Reads one shard at a time: with 10 at once, the library's default, `take(5)` fetched 899 MB of ten 100 MB
@@ -105,13 +95,14 @@ def stream_samples(
         return rows.shuffle(seed=settings.seed, **(one_by_one if streaming else {}))
 
     column, blank = TextColumn(), 0
-    rows = stream_rows(open_rows, path=path, name=name, take=settings.max_documents, patience_s=request.patience_s)
+    rows = hub.stream_rows(open_rows, path=path, name=name, take=settings.max_documents, patience_s=request.patience_s)
     for number, row in enumerate(rows):
         text, field = column.read(row, place=f"{path}, row {number}")
         if number == 0 and field != "text":
             say_above_bar(f"  {path} has no column text: its column {field!r} is read")
         blank += not text.strip()
-        yield PretrainSample(text=text, source=source, meta=small_fields(row, text=text))
+        meta = {key: value for key, value in row.items() if value is not None and value is not text}
+        yield PretrainSample(text=text, source=source, meta=meta)
     if blank:
         say_above_bar(f"  {path}: rows without text are skipped: {blank:,}")
 
@@ -127,14 +118,11 @@ def parquet_options(path: str, *, columns: Sequence[str] = ()) -> dict[str, Any]
     import pyarrow.parquet
 
     found = list(columns)
-    if is_local(path):
+    if os.path.exists(path):
         files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob("*.parquet"))
         if not files or files[0].suffix != ".parquet":
             return {}
-        try:
-            names = pyarrow.parquet.read_schema(files[0]).names
-        except (pyarrow.ArrowException, OSError) as error:
-            raise HubError(explain(error, path=path)) from error
+        names = pyarrow.parquet.read_schema(files[0]).names
         found = [name for name in columns if name in names] if columns and columns[0] in names else []
     options = {"fragment_scan_options": pyarrow.dataset.ParquetFragmentScanOptions(pre_buffer=False)}
     return {**options, "columns": found} if found else options

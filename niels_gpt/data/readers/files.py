@@ -4,12 +4,10 @@ Anything but a regular file (a FIFO, a socket, a device, a broken link) raises a
 """
 
 import codecs
-import gzip
 import io
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from niels_gpt.files.messages import say_above_bar
 MAX_DOCUMENT_BYTES = 1 << 30  # a document is held in memory in several copies; Arrow's own limit is 2 GiB
 _TOO_SHORT_TO_TELL = 64  # bytes; too few for statistics, so shorter text that is not UTF-8 counts as cp1252
 _CHUNK_BYTES = 1 << 20
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
 # UTF-32 before UTF-16: the little-endian mark of UTF-32 starts with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -76,7 +75,7 @@ def shown(path: str) -> str:
 def unpacked_suffix(path: str) -> str:
     """Return the suffix without a compression suffix: ".md" for both a.md and a.md.gz."""
     name, suffix = os.path.splitext(path)
-    return os.path.splitext(name)[1] if suffix in (".gz", ".zst") else suffix
+    return os.path.splitext(name)[1] if suffix in _CODECS else suffix
 
 
 def text_files(
@@ -136,18 +135,16 @@ def opened(path: str) -> Iterator[BinaryIO]:
         raise ValueError(fault)
     try:
         with open(path, "rb") as plain:
-            if path.endswith(".gz"):
-                with gzip.GzipFile(fileobj=plain) as stream:
-                    yield cast(BinaryIO, stream)
-            elif path.endswith(".zst"):
+            codec = _CODECS.get(os.path.splitext(path)[1])
+            if codec is None:
+                yield plain
+            else:
                 import pyarrow as pa
 
                 # Arrow raises on a truncated file; the zstandard package silently returns what there is.
-                with pa.CompressedInputStream(plain, "zstd") as unpacked:
+                with pa.CompressedInputStream(plain, codec) as unpacked:
                     yield cast(BinaryIO, io.BufferedReader(unpacked))  # adds readline
-            else:
-                yield plain
-    except (OSError, EOFError, zlib.error) as error:
+    except OSError as error:
         raise ValueError(f"{path} cannot be read or unpacked ({error}): fix or remove it") from error
 
 
@@ -155,10 +152,9 @@ def read_bytes(path: str) -> bytes:
     """Return a whole file, decompressed; raise a ValueError as soon as it exceeds `MAX_DOCUMENT_BYTES`."""
     data = bytearray()
     with opened(path) as stream:
-        on_disk = os.path.getsize(path)
-        while max(on_disk, len(data)) <= MAX_DOCUMENT_BYTES and (part := stream.read(_CHUNK_BYTES)):
+        while len(data) <= MAX_DOCUMENT_BYTES and (part := stream.read(_CHUNK_BYTES)):
             data += part
-    if max(on_disk, len(data)) > MAX_DOCUMENT_BYTES:
+    if len(data) > MAX_DOCUMENT_BYTES:
         raise ValueError(
             f"{path} is one document of more than {MAX_DOCUMENT_BYTES:,} bytes: cut it into several files, or rows of "
             "a .jsonl"

@@ -14,14 +14,6 @@ from typing import Any
 from niels_gpt.data.readers.files import decode_text, list_files, opened, read_bytes, read_lines, unpacked_suffix
 
 
-def select_text_field(sample: Mapping[str, Any]) -> str:
-    """Return the field "text" if it is a string, else the first string field; raise a ValueError if there is none."""
-    for value in (sample.get("text"), *sample.values()):
-        if isinstance(value, str):
-            return value
-    raise ValueError(f"no field of this row is text; {_keys(sample)}")
-
-
 class TextColumn:
     """Selector of the text field in the rows of one file: `text`, or else the first string field of the first row.
 
@@ -64,15 +56,6 @@ def check_texts(sample: Mapping[str, Any], names: Sequence[str], *, place: str) 
 
 def _keys(row: Mapping[str, Any]) -> str:
     return f"its keys are {sorted(map(str, row))}"
-
-
-def small_fields(sample: Mapping[str, Any], *, text: str) -> dict[str, Any]:
-    """Return the row's numbers and strings of at most 500 characters (id, url, score), except `text`, as metadata."""
-    return {
-        key: value
-        for key, value in sample.items()
-        if value is not text and (type(value) in (int, float) or (type(value) is str and len(value) <= 500))
-    }
 
 
 _DELIMITERS = ",;\t|"
