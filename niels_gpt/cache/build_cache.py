@@ -163,7 +163,7 @@ def build_sft_cache(
     is never divided. Examples without supervised tokens in their first T+1 (all, if T is None) are dropped and counted.
     The split needs the number of examples, so the whole stream is first written to a temporary file, not to memory.
     """
-    chat, dtype = chat_renderer(tokenizer), tokenizer.dtype
+    chat, dtype, name = chat_renderer(tokenizer), tokenizer.dtype, source_name or out_dir
     split_units: list[Hashable] = []  # the group of each example; without groups, every example is its own
 
     def rendered() -> Iterator[np.ndarray]:
@@ -176,49 +176,39 @@ def build_sft_cache(
         every = (folder / "all_tokens.bin", folder / "all_idx.npy")
         _, tokens = write_token_file(*every, rendered(), dtype=dtype)
         if not tokens:
-            raise ValueError(f"{source_name or out_dir} has no chats: nothing to build a cache of")
+            raise ValueError(f"{name} has no chats: nothing to build a cache of")
         ids, (starts, lengths) = TokenFile.whole(every[0], dtype), read_offsets(every[1], tokens=tokens)
-        train, val = split_groups(split_units, val_frac=val_frac, seed=seed)
-        totals = write_sft_files(
-            folder,
-            {
-                split: (ids[starts[i] : starts[i] + lengths[i]] for i in rows)
-                for split, rows in zip(SPLITS, (train, val), strict=True)
-            },
-            tokenizer=tokenizer,
-            T=T,
-        )
+        sides = zip(SPLITS, split_groups(split_units, val_frac=val_frac, seed=seed), strict=True)
+        examples_of = {split: (ids[starts[i] : starts[i] + lengths[i]] for i in rows) for split, rows in sides}
+        totals = write_sft_files(folder, examples_of, tokenizer=tokenizer, T=T)
+        for path in every:
+            path.unlink()
         for split in SPLITS:
             if not totals[f"{split}_examples"]:
                 raise ValueError(
-                    f"{source_name or out_dir} has no chat with an answer to learn for its {split} split "
+                    f"{name} has no chat with an answer to learn for its {split} split "
                     f"({totals[f'{split}_dropped']:,} without one): add chats"
                 )
-        for path in every:
-            path.unlink()
-        write_meta(
-            folder / "meta.json",
-            {
-                **describe_tokenizer(tokenizer),
-                **describe_chats(tokenizer),
-                "dataset_name": source_name,
-                "dataset_config": source_config,
-                "split_rule": f"by {'example' if groups is None else 'group'}, val_frac {val_frac}",
-                "seed": seed,
-                **totals,
-            },
-        )
+        meta = {
+            **describe_tokenizer(tokenizer),
+            **describe_chats(tokenizer),
+            "dataset_name": source_name,
+            "dataset_config": source_config,
+            "split_rule": f"by {'example' if groups is None else 'group'}, val_frac {val_frac}",
+            "seed": seed,
+            **totals,
+        }
+        write_meta(folder / "meta.json", meta)
 
 
 def keep_tokenizer(source: str | Path, out_dir: str | Path) -> Tokenizer:
     """Copy a tokenizer to `out_dir` (spm.model or tokenizer.json, and meta.json) and return it loaded from there."""
     file, out = tokenizer_file(source), Path(out_dir)
-    if file.parent.resolve() == out.resolve():
-        return load_tokenizer(out) if (out / "meta.json").is_file() else write_tokenizer_meta(out)
-    vocab_size = load_tokenizer(file).vocab_size  # of one that can be read, before it replaces another
-    with atomic_path(out) as folder:
-        copy_tokenizer(file, folder, vocab_size=vocab_size)
-    return load_tokenizer(out)
+    if file.parent.resolve() != out.resolve():
+        vocab_size = load_tokenizer(file).vocab_size  # of one that can be read, before it replaces another
+        with atomic_path(out) as folder:
+            copy_tokenizer(file, folder, vocab_size=vocab_size)
+    return load_tokenizer(out) if (out / "meta.json").is_file() else write_tokenizer_meta(out)
 
 
 def _shuffled(texts: Iterable[str], buffer_size: int, seed: int) -> Iterator[str]:

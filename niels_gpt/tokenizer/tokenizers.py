@@ -251,8 +251,7 @@ def copy_tokenizer(source: str | Path, folder: Path, *, vocab_size: int) -> Toke
     file, *beside = tokenizer_files(source)
     shutil.copy(file, folder / ("tokenizer.json" if file.suffix == ".json" else "spm.model"))
     for other in beside:
-        if other.name != META:
-            shutil.copy(other, folder)
+        shutil.copy(other, folder)
     return write_tokenizer_meta(folder, vocab_size=vocab_size)
 
 
