@@ -142,16 +142,6 @@ _RAW_UNREAD = re.compile(rb"<(mc:Fallback|w:moveFrom)(?:\s[^>]*)?>.*?</\1>", re.
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # lone surrogates: PDFs can have them, UTF-8 cannot
 
 
-def check_installed() -> None:
-    """Raise a ValueError that names the optional packages that are not installed."""
-    missing = [package for module, package in _PACKAGES.items() if find_spec(module) is None]
-    if missing:
-        raise ValueError(
-            f"kind rich_text needs {', '.join(missing)}, not installed here: "
-            "`pip install -c constraints.txt -e '.[documents]'`"
-        )
-
-
 def read_office_file(file: str, suffix: str) -> tuple[str, str | None]:
     """Return (text, remark for the user) of a file; raise a ValueError naming it if it cannot be read completely."""
     data = read_bytes(file)
@@ -200,9 +190,7 @@ def _docx_text(data: bytes) -> tuple[str, None]:
                 raw = b"\n".join(_RAW_TEXT.findall(_RAW_UNREAD.sub(b"", part.blob)))
                 check_whole(html.unescape(raw.decode("utf-8", errors="ignore")), text)
                 texts.append(text)
-    return "\n".join(
-        text for text in dict.fromkeys(texts) if text
-    ), None  # first, odd and even pages may share a header
+    return "\n".join(filter(None, dict.fromkeys(texts))), None  # first, odd and even pages may share a header
 
 
 def _word_text(node: Any) -> str:
@@ -240,7 +228,9 @@ class Settings(BaseSettings):
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
     """Yield one document per file, by its relative path; report and skip files without text."""
-    check_installed()
+    if missing := [package for module, package in _PACKAGES.items() if find_spec(module) is None]:
+        install = "`pip install -c constraints.txt -e '.[documents]'`"
+        raise ValueError(f"kind rich_text needs {', '.join(missing)}, not installed here: {install}")
     for file, name in text_files(request.path, SUFFIXES, glob=settings.glob, files=request.files):
         text, remark = read_office_file(file, unpacked_suffix(name))
         if remark:
