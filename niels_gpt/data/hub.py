@@ -27,7 +27,6 @@ from niels_gpt.data.types import PATIENCE_S, Settings
 
 ATTEMPTS = 4  # of a call or stream, with pauses of 1, 2 and 4 s between them
 _CHUNK_ROWS = 64  # rows per item of the prefetch queue
-_QUIET_S = 0.5  # seconds without reads until Arrow counts as idle; see `outlast_reads`
 _TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}  # HTTP statuses worth a retry
 _BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text", ".csv": "csv"}
 
@@ -125,7 +124,7 @@ def stream_rows(
                     yield row
             return
         except Exception as error:
-            _wait_or_give_up(error, attempt, path=path, name=name)
+            _wait_or_give_up(error, attempt, path, name)
 
 
 def retried(call: Callable[[], Any], *, path: str, name: str | None = None, what: str = "dataset") -> Any:
@@ -134,12 +133,10 @@ def retried(call: Callable[[], Any], *, path: str, name: str | None = None, what
         try:
             return call()
         except Exception as error:
-            _wait_or_give_up(error, attempt, path=path, name=name, what=what)
+            _wait_or_give_up(error, attempt, path, name, what)
 
 
-def _wait_or_give_up(
-    error: Exception, attempt: int, *, path: str, name: str | None = None, what: str = "dataset"
-) -> None:
+def _wait_or_give_up(error: Exception, attempt: int, path: str, name: str | None, what: str = "dataset") -> None:
     # A HubError is final: what raised it has had its own retries, or its patience.
     if attempt + 1 == ATTEMPTS or isinstance(error, HubError) or not is_transient(error):
         raise HubError(explain(error, path=path, name=name, what=what)) from error
@@ -337,7 +334,7 @@ def outlast_reads() -> None:
 
     def wait() -> None:
         deadline = time.monotonic() + 10.0
-        while (in_flight or time.monotonic() < last_end + _QUIET_S) and time.monotonic() < deadline:
+        while (in_flight or time.monotonic() < last_end + 0.5) and time.monotonic() < deadline:
             time.sleep(0.02)
 
     HfFileSystemFile.read = counted  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from annotated_types import Ge, Lt
 
 from niels_gpt.data import hub
 from niels_gpt.data.readers.tables import TextColumn
-from niels_gpt.data.types import Document, PretrainSample, Request
+from niels_gpt.data.types import Document, PretrainSample, Request, up_to
 from niels_gpt.files.messages import say_above_bar
 
 
@@ -37,14 +37,9 @@ def stream_documents(
 ) -> Iterator[Document]:
     """Yield samples as documents until there is text for the token budget, estimated by `bytes_per_token`."""
     wanted = math.inf if request.max_tokens is None else request.max_tokens * settings.bytes_per_token
-    fetched = 0
-    for i, sample in enumerate(samples):
-        place = f"{Path(request.files[0]).name}:{i}" if request.files else str(i)
-        document = Document(id=str(sample.meta.get("id", place)), text=sample.text)
-        yield document
-        fetched += document.bytes()
-        if fetched >= wanted:
-            return
+    file = f"{Path(request.files[0]).name}:" if request.files else ""
+    rows = (Document(str(sample.meta.get("id", f"{file}{i}")), sample.text) for i, sample in enumerate(samples))
+    return up_to(wanted, rows)
 
 
 def stream_slices(settings: StreamSettings, request: Request, *, name: str | None = None) -> list[Request]:

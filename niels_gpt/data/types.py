@@ -1,7 +1,8 @@
 """Types of the loaders: requests, samples (types of the original specification), and rows of the pipeline."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 Role = Literal["system", "user", "assistant"]
 PATIENCE_S = 120.0  # seconds without data until a stream from the hub is abandoned
@@ -65,7 +66,6 @@ class Document:
     split: str | None = None
 
     def bytes(self) -> int:
-        """Return the size of the text in UTF-8 bytes."""
         return len(self.text.encode("utf-8"))
 
 
@@ -80,9 +80,21 @@ class Chat:
 
     @classmethod
     def of(cls, sample: ChatSample, *, id: str, group: str | None = None) -> "Chat":
-        """Return the sample as a row."""
         return cls(id=id, messages=[vars(message) for message in sample.messages], group=group)
 
     def bytes(self) -> int:
         """Return the total size of the messages' contents in UTF-8 bytes."""
         return sum(len(message["content"].encode("utf-8")) for message in self.messages)
+
+
+R = TypeVar("R", Document, Chat)
+
+
+def up_to(text_bytes: float, rows: Iterable[R]) -> Iterator[R]:
+    """Yield rows until they add up to `text_bytes` bytes; the last row is never truncated."""
+    size = 0
+    for row in rows:
+        yield row
+        size += row.bytes()
+        if size >= text_bytes:
+            return

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.chat_format import chat_key
-from niels_gpt.data.corpus.parts import Texts, holds_chats, read_contents, read_wording
+from niels_gpt.data.corpus.parts import Texts, read_contents, read_wording
 from niels_gpt.data.corpus.sketch import Words, grams, hash_ranges, words_of
 from niels_gpt.data.corpus.split_files import SplitPart, Splits
 from niels_gpt.jobs.engine import Engine, Worker
@@ -284,8 +284,9 @@ def _read(item: PartToRead, side: str) -> Iterator[Characters]:
     """Yield the normalized characters of a side's documents, or of `item.documents`, in batches."""
     with item.part.reading() as (path, rows):
         numbers = np.arange(len(rows[side])) if item.documents is None else item.documents
-        chats, done = holds_chats(path), 0
+        done = 0
         for batch in read_contents(path, rows[side][numbers]):
+            chats = not isinstance(batch[0], str)
             texts = [[message["content"] for message in row] if chats else [row] for row in batch]
             owners = np.repeat(numbers[done : done + len(texts)], [len(own) for own in texts])
             yield compared([text for own in texts for text in own], owners, between=_BETWEEN[side], chats=chats)

@@ -11,7 +11,7 @@ from niels_gpt.data.corpus.parts import CHAT_SCHEMA, DOCUMENT_SCHEMA, Part, writ
 from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.readers.files import list_files
 from niels_gpt.data.secrets import Findings, OnPersonal, OnSecret, Screen
-from niels_gpt.data.types import Chat, Document, Request
+from niels_gpt.data.types import Chat, Document, Request, up_to
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts, read_record, write_record
@@ -92,16 +92,6 @@ def load_slice(item: Slice, worker: Worker) -> Record:
         parts.append(part)
         found += here
     return {"files": [asdict(part) for part in parts], **(found + screen.dropped).record()}
-
-
-def up_to(text_bytes: int, rows: Iterator[Any]) -> Iterator[Any]:
-    """Yield rows until they add up to `text_bytes` bytes; the last row is never truncated."""
-    size = 0
-    for row in rows:
-        yield row
-        size += row.bytes()
-        if size >= text_bytes:
-            return
 
 
 def digest_inputs(item: Slice, worker: Worker) -> str:

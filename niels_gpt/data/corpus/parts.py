@@ -111,15 +111,10 @@ def read_column(path: Path, name: str) -> list[Any]:
     return values
 
 
-def holds_chats(path: Path) -> bool:
-    """Return whether a part holds chats, not documents."""
-    return bool(pq.read_schema(path) == CHAT_SCHEMA)
-
-
 def read_keys(path: Path) -> list[str]:
     """Return the key by which each row is split: a chat's group if it has one, else the row's id."""
     ids = read_column(path, "id")
-    if not holds_chats(path):
+    if "group" not in pq.read_schema(path).names:
         return ids
     return [group or own for group, own in zip(read_column(path, "group"), ids, strict=True)]
 
@@ -133,7 +128,7 @@ def read_wording(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
 def read_contents(path: Path, rows: np.ndarray) -> Iterator[list[Any]]:
     """Yield the texts, or the messages of chats, of the given rows (ascending), one list per row group of a few MB."""
     with pq.ParquetFile(path) as file:
-        column = "messages" if file.schema_arrow == CHAT_SCHEMA else "text"
+        column = "messages" if "messages" in file.schema_arrow.names else "text"
         first = 0
         for group in range(file.num_row_groups):
             last = first + file.metadata.row_group(group).num_rows
