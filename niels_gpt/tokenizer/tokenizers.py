@@ -251,7 +251,8 @@ def copy_tokenizer(source: str | Path, folder: Path, *, vocab_size: int) -> Toke
     file, *beside = tokenizer_files(source)
     shutil.copy(file, folder / ("tokenizer.json" if file.suffix == ".json" else "spm.model"))
     for other in beside:
-        shutil.copy(other, folder)
+        if other.name != META:
+            shutil.copy(other, folder)
     return write_tokenizer_meta(folder, vocab_size=vocab_size)
 
 
