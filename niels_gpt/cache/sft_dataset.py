@@ -17,8 +17,6 @@ from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.tokenizer.vocabulary import token_dtype
 
-_ROWS_AT_ONCE = 1024  # examples whose targets are counted together, which bounds the memory
-
 
 class SFTExampleDataset:
     """Dataset of the chats in one token file, each cut to T+1 tokens and read on request.
@@ -98,7 +96,7 @@ class SFTExampleDataset:
 
     def answered(self) -> "SFTExampleDataset":
         """Return the dataset without the examples that have no supervised target within T+1 tokens."""
-        some = np.array_split(np.arange(len(self)), 1 + len(self) // _ROWS_AT_ONCE)
+        some = np.array_split(np.arange(len(self)), 1 + len(self) // 1024)  # in turn, which bounds the memory
         there, kept = np.concatenate([self.targets(rows) for rows in some]) > 0, copy(self)
         kept._starts, kept._lengths, kept.lengths = self._starts[there], self._lengths[there], self.lengths[there]
         return kept

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any
 
-from annotated_types import Ge, Lt
-
 from niels_gpt.data.hub import HubSettings, load_rows
 from niels_gpt.data.readers.tables import check_texts
-from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
+from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Count, Request, Seed
 from niels_gpt.rng import permutation
 
 KIND = "dolly"
@@ -21,8 +19,8 @@ SYSTEM = "you are a helpful assistant."
 @dataclass(frozen=True)
 class Settings(HubSettings):
     include_system: Annotated[bool, "whether every chat begins with a system message"] = False
-    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the rows' order"] = 42
-    max_documents: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "chats read at most; null reads all"] = None
+    seed: Annotated[Seed, "seed of the rows' order"] = 42
+    max_documents: Annotated[Count | None, "chats read at most; null reads all"] = None
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge
 
 from niels_gpt.data.hub import HubSettings, load_rows
 from niels_gpt.data.readers.tables import check_texts
-from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request, Role
+from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Count, Request, Role, Seed
 
 KIND = "oasst1"
 
@@ -30,8 +30,8 @@ class Settings(HubSettings):
 
     english_only: Annotated[bool, "skip messages in other languages"] = True
     max_messages: Annotated[int, Ge(2), "messages of a thread at most"] = 32
-    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the trees' order"] = 42
-    max_trees: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "trees read at most; null reads all"] = None
+    seed: Annotated[Seed, "seed of the trees' order"] = 42
+    max_trees: Annotated[Count | None, "trees read at most; null reads all"] = None
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:

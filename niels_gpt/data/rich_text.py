@@ -18,8 +18,6 @@ from niels_gpt.data.types import Document, Request
 from niels_gpt.data.types import Settings as BaseSettings
 from niels_gpt.files.messages import say_above_bar
 
-_NAMED = 3  # lost words quoted in an error message
-
 
 def check_whole(expected: str, got: str) -> None:
     """Raise a ValueError if a character of `expected`, except whitespace, occurs less often in `got`.
@@ -30,7 +28,7 @@ def check_whole(expected: str, got: str) -> None:
     missing = Counter(visible) - Counter(got)
     if missing:
         there = set(got.split())
-        words = [word for word in dict.fromkeys(expected.split()) if word not in there][:_NAMED]
+        words = [word for word in dict.fromkeys(expected.split()) if word not in there][:3]
         where = f", the first at {' '.join(words)[:60]!r}" if words else ""
         raise ValueError(f"{missing.total():,} of {len(visible):,} characters were lost{where}")
 

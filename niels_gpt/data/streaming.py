@@ -11,7 +11,7 @@ from annotated_types import Ge, Lt
 
 from niels_gpt.data import hub
 from niels_gpt.data.readers.tables import TextColumn
-from niels_gpt.data.types import Document, PretrainSample, Request, up_to
+from niels_gpt.data.types import Count, Document, PretrainSample, Request, Seed, up_to
 from niels_gpt.files.messages import say_above_bar
 
 
@@ -25,10 +25,8 @@ class StreamSettings(hub.HubSettings):
     shuffle_buffer: Annotated[
         Annotated[int, Ge(1)] | None, "rows held to shuffle among; null keeps the dataset's order"
     ] = 10_000
-    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the shuffle"] = 42
-    max_documents: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "documents read at most; null sets no bound"] = (
-        None
-    )
+    seed: Annotated[Seed, "seed of the shuffle"] = 42
+    max_documents: Annotated[Count | None, "documents read at most; null sets no bound"] = None
     bytes_per_token: Annotated[float, Ge(1), Lt(math.inf), "bytes of text fetched for each token of the budgets"] = 5.0
 
 

@@ -2,8 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+from annotated_types import Ge, Lt
+
+Seed = Annotated[int, Ge(0), Lt(2**63)]
+Count = Annotated[int, Ge(1), Lt(2**63)]
 Role = Literal["system", "user", "assistant"]
 PATIENCE_S = 120.0  # seconds without data until a stream from the hub is abandoned
 
