@@ -21,8 +21,9 @@ from niels_gpt.data import dolly, fineweb_edu, gutenberg, oasst1, wikitext
 from niels_gpt.data.hub import HubError
 from niels_gpt.data.readers.files import decode_text, read_bytes
 from niels_gpt.data.roam import list_roam_paths, split_roam_paths
-from niels_gpt.data.types import ChatSample
+from niels_gpt.data.types import ChatSample, PretrainSample
 
+_Builder = Callable[[Path], None]
 _NAMES = {"fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1"}
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -86,75 +87,57 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
     # Nothing is read before a builder asks for it.
     read: dict[str, Any] = {"streaming": streaming, "shuffle": shuffle, "seed": seed}
     pages = fineweb_edu.iter_fineweb_edu(
-        path=fineweb_dataset,
-        name=fineweb_config,
-        split=fineweb_split,
-        shuffle_buffer_size=shuffle_buffer,
-        **read,
+        path=fineweb_dataset, name=fineweb_config, split=fineweb_split, shuffle_buffer_size=shuffle_buffer, **read
     )
     books = gutenberg.iter_gutenberg(
-        dataset_id=gutenberg_dataset,
-        split=gutenberg_split,
-        shuffle_buffer_size=gutenberg_shuffle_buffer,
-        **read,
+        dataset_id=gutenberg_dataset, split=gutenberg_split, shuffle_buffer_size=gutenberg_shuffle_buffer, **read
     )
     chats = dolly.iter_dolly_sft(path=dolly_dataset, split=dolly_split, seed=seed, include_system=include_system)
     threads = oasst1.iter_oasst1_sft(
         path=oasst1_dataset, split=oasst1_split, seed=seed, english_only=english_only, max_messages=max_messages
     )
     threads, again = tee(threads)  # consumed in lockstep, so tee buffers one thread at most
+    trees = (thread.meta["message_tree_id"] for thread in again)
 
     def articles(split: str) -> Iterator[str]:
         lines = wikitext.iter_wikitext(path=wikitext_dataset, config=wikitext_config, split=split)
         return (article.text for article in wikitext.iter_articles(lines))
 
+    common: dict[str, Any] = {"tokenizer": chosen, "seed": seed}
+    sharded: dict[str, Any] = {**common, "shard_bytes": shard_bytes}
+
+    def build_wikitext(out: Path) -> None:
+        texts, label = {split: articles(split) for split in ("train", "val")}, dataset_label(wikitext_dataset)
+        build_split_cache(texts, out, source_name=label, source_config=wikitext_config, **{**sharded, "seed": None})
+
     def build_roam(out: Path) -> None:
-        train, val = split_roam_paths(list_roam_paths(roam_root), val_frac=roam_val_frac, seed=seed)
+        sides = split_roam_paths(list_roam_paths(roam_root), val_frac=roam_val_frac, seed=seed)
         texts = {
             split: (decode_text(read_bytes(path))[0] for path in paths)
-            for split, paths in {"train": train, "val": val}.items()
+            for split, paths in zip(("train", "val"), sides, strict=True)
         }
-        build_split_cache(texts, out, source_name="roam", split_rule=f"by file, val_frac {roam_val_frac}", **common)
+        build_split_cache(texts, out, source_name="roam", split_rule=f"by file, val_frac {roam_val_frac}", **sharded)
 
-    common: dict[str, Any] = {"tokenizer": chosen, "shard_bytes": shard_bytes, "seed": seed}
-    stream = {**common, "streaming": streaming, "shuffle_buffer": None}  # the samples are shuffled
-    sft: dict[str, Any] = {"tokenizer": chosen, "val_frac": sft_val_frac, "seed": seed, "T": sft_context}
-    builders: dict[str, Callable[[Path], None]] = {
-        "pretrain/fineweb_edu": partial(
-            build_pretrain_cache,
-            (page.text for page in pages),
-            max_train_tokens=max_train_tokens,
-            max_val_tokens=max_val_tokens,
-            source_name=dataset_label(fineweb_dataset),
-            source_config=fineweb_config,
-            **stream,
-        ),
+    def pretrain(
+        samples: Iterator[PretrainSample], dataset: str, train: int, val: int, config: str | None = None
+    ) -> _Builder:
+        texts = (sample.text for sample in samples)
+        stream = {**sharded, "streaming": streaming, "shuffle_buffer": None}  # the samples are shuffled
+        facts: dict[str, Any] = {"source_name": dataset_label(dataset), "source_config": config}
+        return partial(build_pretrain_cache, texts, max_train_tokens=train, max_val_tokens=val, **stream, **facts)
+
+    def sft(samples: Iterator[ChatSample], dataset: str, groups: Iterator[str] | None = None) -> _Builder:
+        messages = ([vars(message) for message in sample.messages] for sample in samples)
+        options: dict[str, Any] = {**common, "val_frac": sft_val_frac, "T": sft_context, "groups": groups}
+        return partial(build_sft_cache, messages, source_name=dataset_label(dataset), **options)
+
+    builders: dict[str, _Builder] = {
+        "pretrain/fineweb_edu": pretrain(pages, fineweb_dataset, max_train_tokens, max_val_tokens, fineweb_config),
         "pretrain/roam": build_roam,
-        "pretrain/wikitext": partial(
-            build_split_cache,
-            {split: articles(split) for split in ("train", "val")},
-            source_name=dataset_label(wikitext_dataset),
-            source_config=wikitext_config,
-            **{**common, "seed": None},
-        ),
-        "pretrain/gutenberg": partial(
-            build_pretrain_cache,
-            (book.text for book in books),
-            max_train_tokens=gutenberg_train_tokens,
-            max_val_tokens=gutenberg_val_tokens,
-            source_name=dataset_label(gutenberg_dataset),
-            **stream,
-        ),
-        "sft/dolly15k": partial(
-            build_sft_cache, map(_messages, chats), source_name=dataset_label(dolly_dataset), **sft
-        ),
-        "sft/oasst1": partial(
-            build_sft_cache,
-            map(_messages, threads),
-            groups=(thread.meta["message_tree_id"] for thread in again),
-            source_name=dataset_label(oasst1_dataset),
-            **sft,
-        ),
+        "pretrain/wikitext": build_wikitext,
+        "pretrain/gutenberg": pretrain(books, gutenberg_dataset, gutenberg_train_tokens, gutenberg_val_tokens),
+        "sft/dolly15k": sft(chats, dolly_dataset),
+        "sft/oasst1": sft(threads, oasst1_dataset, groups=trees),
     }
     failed = []
     for name, build in builders.items():
@@ -165,7 +148,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             typer.echo(f"{name}: built")
         except (ValueError, OSError, RuntimeError) as error:
             if name == "pretrain/gutenberg" and isinstance(error, HubError):
-                write_unbuilt_cache(cache_dir / name, source_name=dataset_label(gutenberg_dataset), **common)
+                write_unbuilt_cache(cache_dir / name, source_name=dataset_label(gutenberg_dataset), **sharded)
                 typer.echo(f"{name}: not built: {error}", err=True)
             else:
                 failed.append(name)
@@ -173,10 +156,6 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
     if failed:
         typer.echo(f"ERROR: {len(failed)} caches were not built: {', '.join(failed)}", err=True)
         raise typer.Exit(1)
-
-
-def _messages(chat: ChatSample) -> list[dict[str, str]]:
-    return [vars(message) for message in chat.messages]
 
 
 if __name__ == "__main__":
