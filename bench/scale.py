@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.rounds import print_result
 from bench.tokenize import make_tokenizer, texts
-from niels_gpt.cache.token_parts import PartToEncode, encode_part
+from niels_gpt.cache.token_parts import encode_part
 from niels_gpt.data.corpus.parts import DOCUMENT_SCHEMA, Part, write_rows
 from niels_gpt.data.corpus.split import Drawn, split_by_hash
 from niels_gpt.data.corpus.split_files import SplitPart
@@ -46,9 +46,9 @@ def measure(folder: Path, source: str | None) -> dict[str, float]:
     make_tokenizer(folder)
     tokenizer = (("spm.model", (folder / "spm.model").read_bytes()),)
     rule, out = Drawn(val_frac=0.01, seed=1), Store(str(folder / "tokens"))
-    item = PartToEncode(SplitPart(Store(str(folder)), part, {}, rule), tokenizer, out)
+    item = SplitPart(Store(str(folder)), part, {}, rule)
     records: list[dict[str, object]] = []
-    encoding = seconds(lambda: records.append(encode_part(item, Worker())))
+    encoding = seconds(lambda: records.append(encode_part(item, Worker(), packed=tokenizer, tokens=out)))
     tokens = sum(file.stat().st_size for file in Path(out.root).rglob("*.bin")) // 2
     zeros = bytes(1 << 28)
     return {

@@ -55,13 +55,13 @@ def encoded(engine: Engine, texts: Texts, out: Path) -> dict[str, Any]:
     return {"manifest": counted, "files": files}
 
 
-def killed_once(item: Any, worker: Worker) -> Any:
+def killed_once(item: Any, worker: Worker, **options: Any) -> Any:
     """Encode a part; at the first attempt at part-00003, kill the worker with SIGKILL."""
-    marker = Path(item.tokens.root).with_suffix(".killed")
+    marker = Path(options["tokens"].root).with_suffix(".killed")
     if item.name == "part-00003" and not marker.exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return encode_part(item, worker)
+    return encode_part(item, worker, **options)
 
 
 def on_the_cluster(folder: Path) -> None:

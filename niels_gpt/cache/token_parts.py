@@ -5,8 +5,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -110,38 +109,26 @@ def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class PartToEncode:
-    """Task of encoding one part: its text and split, the tokenizer's files (name, bytes), and the output store."""
+def encode_part(item: SplitPart, worker: Worker, *, packed: tuple[tuple[str, bytes], ...], tokens: Store) -> Record:
+    """Write the part's token and offset files to the store `tokens` and return their record.
 
-    part: SplitPart
-    tokenizer: tuple[tuple[str, bytes], ...]
-    tokens: Store
-
-    @property
-    def name(self) -> str:
-        return self.part.name
-
-
-def encode_part(item: PartToEncode, worker: Worker) -> Record:
-    """Write the part's token and offset files and return their record.
-
-    A split without rows in this part gets no files. The bytes depend on the part, the tokenizer and the split alone.
+    `packed` has the tokenizer's files: (name, content). A split without rows in this part gets no files. The bytes
+    depend on the part, the tokenizer and the split alone.
     """
-    tokenizer = _unpacked(*item.tokenizer)
+    tokenizer = _unpacked(*packed)
     files: list[dict[str, Any]] = []
     counts: dict[str, dict[str, int]] = {}
-    with item.part.reading() as (path, rows):
+    with item.reading() as (path, rows):
         for split in SPLITS:
             counts[split] = {"documents": 0, "tokens": 0}
             if not len(rows[split]):
                 continue
             ids, idx = f"{split}/{item.name}.bin", f"{split}/{item.name}.idx.npy"
-            with item.tokens.writing(ids) as ids_path, item.tokens.writing(idx) as idx_path:
+            with tokens.writing(ids) as ids_path, tokens.writing(idx) as idx_path:
                 texts = _told(worker.tick, read_contents(path, rows[split]))
                 documents = encode_documents(tokenizer, texts, threads=worker.threads)
-                number, tokens = write_token_file(ids_path, idx_path, documents, dtype=tokenizer.dtype)
-                counts[split] = {"documents": number, "tokens": tokens}
+                number, total = write_token_file(ids_path, idx_path, documents, dtype=tokenizer.dtype)
+                counts[split] = {"documents": number, "tokens": total}
                 files += [{"file": ids, **describe_file(ids_path)}, {"file": idx, **describe_file(idx_path)}]
     return {"files": files, **counts}
 
@@ -162,8 +149,9 @@ def encode_parts(
     `budgets` limits the tokens of each split (None: no limit): parts are taken in order, and the last one is cut at the
     end of a document.
     """
+    # Sent with each task, since a worker may be on another machine.
     packed = tuple((file.name, file.read_bytes()) for file in tokenizer_files(tokenizer))
-    items = [PartToEncode(part, packed, tokens) for part in splits.by_part(texts)]
+    encode = partial(encode_part, packed=packed, tokens=tokens)
 
     def enough(records: Sequence[Record]) -> bool:
         return all(
@@ -171,7 +159,7 @@ def encode_parts(
             for split, budget in budgets.items()
         )
 
-    records = make_parts(engine, encode_part, items, store=tokens, enough=enough, say=say, tick=tick)
+    records = make_parts(engine, encode, [*splits.by_part(texts)], store=tokens, enough=enough, say=say, tick=tick)
     return {split: _within(tokens, records, split, budgets[split]) for split in SPLITS}
 
 
@@ -238,7 +226,6 @@ def _told(tick: Callable[[int], object], batches: Iterator[list[str]]) -> Iterat
 
 @lru_cache(maxsize=2)
 def _unpacked(*files: tuple[str, bytes]) -> Tokenizer:
-    """Load a tokenizer from the bytes of its files, which come with the task as a worker may be on another machine."""
     with tempfile.TemporaryDirectory(prefix="niels_gpt-") as folder:
         for name, data in files:
             Path(folder, name).write_bytes(data)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,10 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class PartToRead:
-    """Part of a source, and the file `wanted` with the hashes to look for, ascending.
-
-    `documents`: numbers, within the side, of the documents to read; None reads all.
-    """
+    """Part of a source; `documents` are the numbers, within a side, of the documents to read (None: all)."""
 
     source: str
     part: SplitPart
-    wanted: Path
     documents: np.ndarray | None = None
 
     @property
@@ -38,11 +35,9 @@ class PartToRead:
         return f"{self.source}/{self.part.name}"
 
 
-def parts_to_read(sources: Mapping[str, tuple[Texts, Splits]], wanted: Path) -> list[PartToRead]:
+def parts_to_read(sources: Mapping[str, tuple[Texts, Splits]]) -> list[PartToRead]:
     """Return all parts of all sources."""
-    return [
-        PartToRead(name, part, wanted) for name, (texts, splits) in sources.items() for part in splits.by_part(texts)
-    ]
+    return [PartToRead(name, part) for name, (texts, splits) in sources.items() for part in splits.by_part(texts)]
 
 
 def distinct(hashes: Iterable[np.ndarray]) -> np.ndarray:
@@ -59,11 +54,11 @@ def measure_overlap(
     "characters_found"). Three passes: collect the hashes of held-out runs, look for them in training text, and count
     what was found.
     """
-    items = parts_to_read(sources, scratch / "runs.npy")
+    items, wanted = parts_to_read(sources), scratch / "runs.npy"
     runs = distinct(found for _, found in engine.map(held_out_runs, items, tick=bool))
-    save_shared(runs, items[0].wanted, engine.map(runs_in_training, items, tick=bool))
+    save_shared(runs, wanted, engine.map(partial(runs_in_training, wanted=wanted), items, tick=bool))
     total = {name: Counter[str]() for name in sources}
-    for item, overlap in engine.map(overlap_of_part, items, tick=bool):
+    for item, overlap in engine.map(partial(overlap_of_part, wanted=wanted), items, tick=bool):
         total[item.source].update(overlap)
     return total
 
@@ -82,17 +77,17 @@ def held_out_runs(item: PartToRead, worker: Worker) -> np.ndarray:
     return distinct(runs for _, runs, _ in _runs(item, "val"))
 
 
-def runs_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
+def runs_in_training(item: PartToRead, worker: Worker, *, wanted: Path) -> np.ndarray:
     """Return the indices of the wanted hashes that occur in the part's training rows."""
-    lookup = _Lookup(item.wanted)
+    lookup = _Lookup(wanted)
     for _, runs, _ in _runs(item, "train"):
         lookup.find(runs)
     return lookup.found()
 
 
-def overlap_of_part(item: PartToRead, worker: Worker) -> Counter[str]:
+def overlap_of_part(item: PartToRead, worker: Worker, *, wanted: Path) -> Counter[str]:
     """Count the runs of the part's held-out rows, those in training text, and the characters these cover."""
-    lookup, total = _Lookup(item.wanted), Counter[str]()
+    lookup, total = _Lookup(wanted), Counter[str]()
     for words, runs, starts in _runs(item, "val"):
         found = starts[lookup.find(runs)]
         covered = np.diff(_union(words.begins[found], words.ends[found + RUN - 1])).sum()
@@ -212,22 +207,22 @@ class Quotes:
 def find_quotes(engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, scratch: Path) -> dict[str, Quotes]:
     """Return, by source, the quotes its held-out documents share with the training documents of all sources."""
     seed_file, window_file = scratch / "seeds.npy", scratch / "windows.npy"
-    items = parts_to_read(sources, seed_file)
+    items = parts_to_read(sources)
     seeds = {item.name: hashes for item, hashes in engine.map(held_out_seeds, items, tick=bool)}
     wanted = distinct(seeds.values())
     np.save(seed_file, wanted)
     shared, training = np.zeros(len(wanted), dtype=bool), []
-    for item, (places, documents) in engine.map(seeds_in_training, items, tick=bool):
+    for item, (places, documents) in engine.map(partial(seeds_in_training, wanted=seed_file), items, tick=bool):
         shared[places] = True
         if len(documents):
-            training.append(replace(item, documents=documents, wanted=window_file))
+            training.append(replace(item, documents=documents))
     np.save(seed_file, wanted[shared])
     held_out = [item for item in items if np.isin(seeds[item.name], wanted[shared]).any()]
-    windows = distinct(found for _, found in engine.map(held_out_windows, held_out, tick=bool))
-    save_shared(windows, window_file, engine.map(windows_in_training, training, tick=bool))
+    found = engine.map(partial(held_out_windows, wanted=seed_file), held_out, tick=bool)
+    windows = distinct(hashes for _, hashes in found)
+    save_shared(windows, window_file, engine.map(partial(windows_in_training, wanted=window_file), training, tick=bool))
     total = {name: Quotes() for name in sources}
-    quoted = [replace(item, wanted=window_file) for item in held_out]
-    for item, quotes in engine.map(held_out_quotes, quoted, tick=bool):
+    for item, quotes in engine.map(partial(held_out_quotes, wanted=window_file), held_out, tick=bool):
         total[item.source].spans.update(quotes.spans)
         total[item.source].characters += quotes.characters
     return total
@@ -238,18 +233,18 @@ def held_out_seeds(item: PartToRead, worker: Worker) -> np.ndarray:
     return distinct(characters.hashes(_SEED, step=_STEPS["val"])[1] for characters in _read(item, "val"))
 
 
-def seeds_in_training(item: PartToRead, worker: Worker) -> tuple[np.ndarray, np.ndarray]:
+def seeds_in_training(item: PartToRead, worker: Worker, *, wanted: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the wanted seeds found in training rows, and the numbers of the documents with one."""
-    lookup, documents = _Lookup(item.wanted), [_NONE]
+    lookup, documents = _Lookup(wanted), [_NONE]
     for characters in _read(item, "train"):
         begins, hashes = characters.hashes(_SEED, step=_STEPS["train"])
         documents.append(characters.owners_of(begins[lookup.find(hashes)]))
     return lookup.found(), np.unique(np.concatenate(documents))
 
 
-def held_out_windows(item: PartToRead, worker: Worker) -> np.ndarray:
+def held_out_windows(item: PartToRead, worker: Worker, *, wanted: Path) -> np.ndarray:
     """Return the distinct hashes of the windows around seeds found in training text: only they may be quotes."""
-    lookup, found = _Lookup(item.wanted), []
+    lookup, found = _Lookup(wanted), []
     for characters in _read(item, "val"):
         begins, seeds = characters.hashes(_SEED, step=_STEPS["val"])
         begins = begins[lookup.find(seeds)]
@@ -258,17 +253,17 @@ def held_out_windows(item: PartToRead, worker: Worker) -> np.ndarray:
     return distinct(found)
 
 
-def windows_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
+def windows_in_training(item: PartToRead, worker: Worker, *, wanted: Path) -> np.ndarray:
     """Return the indices of the wanted windows that occur in training rows."""
-    lookup = _Lookup(item.wanted)
+    lookup = _Lookup(wanted)
     for characters in _read(item, "train"):
         lookup.find(characters.hashes(QUOTE)[1])
     return lookup.found()
 
 
-def held_out_quotes(item: PartToRead, worker: Worker) -> Quotes:
+def held_out_quotes(item: PartToRead, worker: Worker, *, wanted: Path) -> Quotes:
     """Return the quotes: merged windows that were found, as byte ranges of each document."""
-    lookup, quotes = _Lookup(item.wanted), Quotes()
+    lookup, quotes = _Lookup(wanted), Quotes()
     for characters in _read(item, "val"):
         begins, hashes = characters.hashes(QUOTE)
         begins = begins[lookup.find(hashes)]
