@@ -61,7 +61,6 @@ class Kind:
         self.packed: bool = getattr(module, "PACKED", True)
 
     def reads(self, name: str) -> bool:
-        """Return whether the kind reads files with this suffix."""
         return (unpacked_suffix(name) if self.packed else os.path.splitext(name)[1]) in self.suffixes
 
     def requests(self, settings: Any, request: Request, text_bytes: int) -> list[Request]:

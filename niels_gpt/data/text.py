@@ -29,7 +29,6 @@ class Settings:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Split rules that apply: the tail split is fixed by the loader."""
         return ("given",) if self.held_out_tail else ("document",)
 
 

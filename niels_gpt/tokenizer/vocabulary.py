@@ -53,7 +53,6 @@ class Tokenizer(ABC):
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the type in which ids are stored."""
         return token_dtype(self.vocab_size)
 
     def decode(self, ids: "Iterable[int] | torch.Tensor") -> str:
@@ -66,7 +65,6 @@ class Tokenizer(ABC):
         return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
 
     def piece(self, id: int) -> bytes:
-        """Return the text bytes of one id."""
         return self._pieces[id]
 
 

@@ -187,11 +187,9 @@ class Texts:
                 yield path
 
     def column(self, name: str) -> list[Any]:
-        """Return a short column (`split`, `group` or `id`) of all rows of all parts."""
         return [value for path in self.paths() for value in read_column(path, name)]
 
     def keys(self) -> Iterator[str]:
-        """Yield the split key (see `read_keys`) of all rows of all parts."""
         for path in self.paths():
             yield from read_keys(path)
 

@@ -44,14 +44,12 @@ def list_files(root_dir: str) -> list[str]:
     if not os.path.isdir(root):
         raise FileNotFoundError(f"the folder {root_dir} does not exist")
     paths: list[str] = []
-    folders = [root]
-    seen: set[tuple[int, int]] = set()
+    folders, seen = [root], set[str]()
     while folders:
         folder = folders.pop()
-        status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in seen:
+        if (real := os.path.realpath(folder)) in seen:
             continue
-        seen.add((status.st_dev, status.st_ino))
+        seen.add(real)
         visible = [entry.path for entry in entries_of(folder) if not entry.name.startswith(".")]
         folders += [path for path in reversed(visible) if os.path.isdir(path)]
         paths += [path for path in visible if not os.path.isdir(path)]
