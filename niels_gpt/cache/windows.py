@@ -261,7 +261,7 @@ def train_files(
     _, folder = places.folder(source, manifest)
     for part in manifest["train"]["parts"]:
         path = folder / part["file"]
-        yield str(path), np.fromfile(path, token_dtype(vocab_size))
+        yield str(path), TokenFile.whole(path, token_dtype(vocab_size))[:]
 
 
 class TokenStore:
