@@ -172,7 +172,7 @@ def test_memorize_measures_the_pretrained_model_and_the_last_step_of_splice(spli
     with pytest.raises(ValueError, match=r"tokens, fewer than a window: raise splice\.min_doc_length, or lower"):
         run_in_process("memorize", memorize.main, narrow)
     Path("models/splice/documents.json").write_text('{"dataset_name": "notes", "rows": [4000]}')
-    with pytest.raises(ValueError, match=r"documents\.json is not what was written .*4000"):
+    with pytest.raises(ValueError, match=r"documents\.json is not what was written"):
         run_in_process("memorize", memorize.main, params)
 
 

@@ -99,9 +99,9 @@ OPTIMIZER = Walk(
     {
         "niels_gpt/config.py": {'Literal["adamw", "muon"]': 'Literal["adamw", "muon", "sgd"]'},
         "niels_gpt/train/optimizer.py": {
-            "    parameters = list(model.named_parameters())\n": '    if cfg.optimizer == "sgd":\n'
+            "    number: Callable[[float], Any] = float\n": '    if cfg.optimizer == "sgd":\n'
             "        return [torch.optim.SGD(model.parameters(), lr=cfg.base_lr, momentum=0.9)]\n"
-            "    parameters = list(model.named_parameters())\n"
+            "    number: Callable[[float], Any] = float\n"
         },
     },
     """

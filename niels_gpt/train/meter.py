@@ -1,6 +1,7 @@
 """Throughput and MFU of a run, the machine's peak FLOP/s, the run log, and progress of models that are used."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -149,8 +150,15 @@ class RunLog:
             say_above_bar(f"  sample: {json.dumps(sample, ensure_ascii=False)}")
         line = {"run": self.run, "time": round(time.time(), 3), **vars(report), "sample": sample, **self.origin}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as f:
-            f.seek(max(0, f.tell() - 1))
-            # The last line is incomplete if its writer was killed, or the disk was full.
-            before = "" if f.read() in (b"", b"\n") else "\n"
-            f.write(f"{before}{json.dumps(line)}\n".encode())
+        before = "\n" if _ends_within_a_line(self.path) else ""
+        with self.path.open("a", encoding="utf-8") as f:
+            f.write(f"{before}{json.dumps(line)}\n")
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """Return whether the last line is incomplete: its writer was killed, or the disk was full."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as f:
+        f.seek(-1, os.SEEK_END)
+        return f.read() != b"\n"
