@@ -1,10 +1,13 @@
-"""Draw the folders of niels_gpt and their imports into docs/architecture.md.
+"""Draw the folders of niels_gpt and their imports into docs/architecture.md, and count the lines of each feature.
 
-Run: python -m scripts.architecture        (a test compares the page with its output)
+Run: python -m scripts.architecture        (a test compares the drawing with the page, and finds files of no feature)
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -56,8 +59,39 @@ def with_drawing(page: str, drawing: str) -> str:
     return head + _START + drawing + _END + rest.partition(_END)[2]
 
 
+_FEATURE = re.compile(r"^(\| .+ \| )(.*`.*)( \| )[\d,]+ \|$", re.MULTILINE)  # a row of the table "Feature by feature"
+_TOTAL = re.compile(r"(?<=^\| all \| \| )[\d,]+(?= \|$)", re.MULTILINE)
+
+
+def files_of(cell: str, root: Path) -> Iterator[Path]:
+    """Yield the Python files that a cell names, such as "`cache/` (windows, formats), `stages/tokenize.py`"."""
+    for path, names in re.findall(r"`([^`]+)`(?: \(([^)]*)\))?", cell):
+        place = root / path if path.startswith(("stages/", "scripts/")) else root / "niels_gpt" / path
+        for named in [place / name for name in names.split(", ")] if names else [place]:
+            file = named if named.suffix else named.with_suffix(".py")
+            yield from [file] if file.is_file() else sorted(named.rglob("*.py"))
+
+
+def misplaced(page: str, root: Path) -> list[Path]:
+    """Return the Python files of the library that no feature of the page has, or several."""
+    times = Counter(file for row in _FEATURE.finditer(page) for file in files_of(row[2], root))
+    every = (path for top in ("niels_gpt", "stages") for path in (root / top).rglob("*.py") if path.stat().st_size)
+    return [file for file in sorted(every) if times[file] != 1]
+
+
+def with_lines(page: str, root: Path) -> str:
+    """Return the page with the lines of each feature, and of all."""
+
+    def lines(files: Iterator[Path]) -> int:
+        return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+    page = _FEATURE.sub(lambda row: f"{row[1]}{row[2]}{row[3]}{lines(files_of(row[2], root)):,} |", page)
+    every = (path for top in ("niels_gpt", "stages") for path in (root / top).rglob("*.py"))
+    return _TOTAL.sub(f"{lines(every):,}", page)
+
+
 def main() -> None:
-    page = with_drawing(PAGE.read_text(encoding="utf-8"), draw(Path()))
+    page = with_lines(with_drawing(PAGE.read_text(encoding="utf-8"), draw(Path())), Path())
     with atomic_path(PAGE) as temporary:
         temporary.write_text(page, encoding="utf-8")
 

@@ -13,7 +13,7 @@ import pytest
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import imported_files
 from niels_gpt.pipeline.yaml_files import parse_yaml
-from scripts.architecture import PAGE, draw, with_drawing
+from scripts.architecture import PAGE, draw, misplaced, with_drawing
 from tests.conftest import ROOT
 
 FILES = sorted(path for top in ("niels_gpt", "stages") for path in (ROOT / top).rglob("*.py"))
@@ -159,3 +159,7 @@ def test_tests_import_neither_bench_nor_other_tests(path: Path) -> None:
     """Code that several tests share is in a module beside them."""
     imported = re.findall(r"^ *(?:from|import) (bench\b|tests\.test_\w+)", path.read_text(), flags=re.MULTILINE)
     assert [module for module in imported if module != f"tests.{path.stem}"] == []
+
+
+def test_every_module_belongs_to_one_feature_of_the_architecture_page() -> None:
+    assert misplaced((ROOT / PAGE).read_text(encoding="utf-8"), ROOT) == []
