@@ -322,17 +322,17 @@ def test_a_base_without_a_licence_is_exported_as_one_that_states_none(here: Path
 @pytest.mark.slow
 def test_doctor_knows_the_shape_of_the_base(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = json.loads(parameters().model_dump_json())
-    said = [finding.what for finding in examine(raw, folder=here)]
+    said = [finding.what for finding in examine(raw)]
     assert "base: tiny, imported" in said
     assert [line for line in said if line.startswith("epochs: notes ")]
     assert not [line for line in said if "bits per byte" in line]  # the scaling law holds for models from scratch
     shutil.rmtree(layout.BASE)
-    said = [finding.what for finding in examine(raw, folder=here)]
+    said = [finding.what for finding in examine(raw)]
     assert "base: tiny, not imported yet; `dvc repro base` does it" in said
     assert seconds_to_train(raw) == {}
     monkeypatch.setattr(importing, "find_spec", lambda name: None)
     smollm2 = raw | {"base": {"from": "smollm2", "input": "data/no-input.md", "revision": None}}
-    (missing,) = [finding for finding in examine(smollm2, folder=here) if finding.what.startswith("base: ")]
+    (missing,) = [finding for finding in examine(smollm2) if finding.what.startswith("base: ")]
     assert missing.fix == f"run {importing.INSTALL}"
 
 

@@ -37,15 +37,17 @@ def tiny() -> dict[str, Any]:
 
 
 @pytest.fixture
-def params(tiny: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+def params(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(tmp_path)
     values = copy.deepcopy(tiny)
     for source in values["sources"].values():
         (tmp_path / source["input"]).mkdir(parents=True, exist_ok=True)
+    (tmp_path / values["base"]["input"]).touch()
     return values
 
 
-def fixes(params: dict[str, Any], folder: Path) -> dict[str, str]:
-    return {finding.what: finding.fix for finding in examine(params, folder=folder) if finding.fix}
+def fixes(params: dict[str, Any]) -> dict[str, str]:
+    return {finding.what: finding.fix for finding in examine(params) if finding.fix}
 
 
 def online_at(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,22 +59,22 @@ def online_at(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_folder_that_is_not_there_is_named(params: dict[str, Any], tmp_path: Path) -> None:
-    assert not fixes(params, tmp_path)
+    assert not fixes(params)
     params["sources"]["roam"]["input"] = ".roam-data"
-    assert fixes(params, tmp_path) == {
-        "roam: .roam-data does not exist": "put the text there, or remove roam from params.yaml"
+    assert fixes(params) == {
+        "sources.roam.input is .roam-data, which does not exist": "put the text there, or remove the source"
     }
 
 
 @pytest.mark.slow
 def test_what_is_no_file_in_an_input_is_named(params: dict[str, Any], tmp_path: Path) -> None:
     """A FIFO or a linked folder is named before `dvc repro`, which would wait for a FIFO forever."""
-    notes = tmp_path / params["sources"]["roam"]["input"]
-    os.mkfifo(notes / "x.md")
-    (notes / "more").symlink_to(tmp_path)
-    found = fixes(params, tmp_path)
-    assert found[f"roam: {notes}/x.md is a FIFO, no file"] == "remove it"
-    assert found[f"roam: {notes}/more is a linked folder, which DVC does not watch"].startswith("put the folder itself")
+    notes = params["sources"]["roam"]["input"]
+    os.mkfifo(tmp_path / notes / "x.md")
+    (tmp_path / notes / "more").symlink_to(tmp_path)
+    found = fixes(params)
+    assert found[f"{notes}/x.md is a FIFO, no file"] == "remove it"
+    assert found[f"{notes}/more is a linked folder, which DVC does not watch"].startswith("put the folder itself")
     assert len(found) == 2
 
 
@@ -84,7 +86,7 @@ def test_no_network_is_named_for_each_dataset(
         nobody.bind(("127.0.0.1", 0))
         online_at(f"http://127.0.0.1:{nobody.getsockname()[1]}", monkeypatch)
         params["sources"]["wiki"]["load"]["dataset"] = "a/b"
-        (what, fix), *_ = fixes(params, tmp_path).items()
+        (what, fix), *_ = fixes(params).items()
         assert what == "wiki: a/b from the hub"
         assert re.match(
             r"the hub at http://127\.0\.0\.1:\d+ cannot be reached \(Connection refused\): connect, or", fix
@@ -98,7 +100,7 @@ def test_the_disk_that_text_of_the_hub_needs_is_counted(
     monkeypatch.setattr(hub, "cached_commit", lambda *_: "abc")
 
     def disk() -> str:
-        return next(finding.what for finding in examine(params, folder=tmp_path) if finding.what.startswith("disk"))
+        return next(finding.what for finding in examine(params) if finding.what.startswith("disk"))
 
     assert disk().endswith("about 0.1 GiB needed")
     source = params["sources"]["roam"]
@@ -115,7 +117,7 @@ def test_the_disk_that_text_of_the_hub_needs_is_counted(
 def test_a_full_disk_is_named(params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
-    ((what, fix),) = fixes(params, tmp_path).items()
+    ((what, fix),) = fixes(params).items()
     assert what.startswith("disk: 0.0 GiB free, about 0.1 GiB needed")
     assert "free 0.1 GiB" in fix
     assert "niels-gpt store --checkpoints" in fix
@@ -163,7 +165,7 @@ def test_the_expected_final_loss_is_reported(params: dict[str, Any], tmp_path: P
     """The loss is predicted if there is enough text, and for the recipe whose runs were measured."""
 
     def told() -> str:
-        *_, last, _ = (finding.what for finding in examine(params, folder=tmp_path))
+        *_, last, _ = (finding.what for finding in examine(params))
         return last
 
     params["sources"]["wiki"]["load"]["dataset"] = params["sources"]["roam"]["load"]["dataset"] = None
@@ -211,9 +213,9 @@ def test_an_offline_run_needs_the_dataset_in_the_cache(
     monkeypatch.setattr(hub, "cached_commit", lambda *dataset: {("org/BigBooks", "v1"): "abc"}.get(dataset))
     params["sources"]["wiki"]["load"] |= {"dataset": "org/BigBooks", "config": "v2"}
     what = "wiki: org/BigBooks is not in the local cache, and HF_HUB_OFFLINE is set"
-    assert "unset HF_HUB_OFFLINE once" in fixes(params, tmp_path)[what]
+    assert "unset HF_HUB_OFFLINE once" in fixes(params)[what]
     params["sources"]["wiki"]["load"]["config"] = "v1"
-    assert not fixes(params, tmp_path)
+    assert not fixes(params)
 
 
 @pytest.mark.slow
@@ -224,13 +226,13 @@ def test_the_hub_is_asked_once_however_many_need_it(
         online_at(f"http://127.0.0.1:{server.getsockname()[1]}", monkeypatch)
         for name in ("wiki", "oasst1"):
             params["sources"][name]["load"]["dataset"] = "a/b"
-        assert not fixes(params, tmp_path)
+        assert not fixes(params)
         server.accept()[0].close()
         server.setblocking(False)
         with pytest.raises(BlockingIOError):
             server.accept()
     online_at("http://127.0.0.1:port", monkeypatch)
-    assert set(fixes(params, tmp_path)) == {"wiki: a/b from the hub", "oasst1: a/b from the hub"}
+    assert set(fixes(params)) == {"wiki: a/b from the hub", "oasst1: a/b from the hub"}
 
 
 def test_checks_that_need_an_invalid_value_are_skipped_and_all_others_run(
@@ -238,7 +240,7 @@ def test_checks_that_need_an_invalid_value_are_skipped_and_all_others_run(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)  # fixed: other processes write to this disk
-    whats = [finding.what for finding in examine(params, folder=tmp_path)]
+    whats = [finding.what for finding in examine(params)]
     starts = (
         "python",
         "computing on",
@@ -265,10 +267,10 @@ def test_checks_that_need_an_invalid_value_are_skipped_and_all_others_run(
         ([("sources", "oasst1")], ["disk", "oasst1:", "epochs:", "train:", "verdict:"]),
         ([("p_train",), ("",)], ["epochs:", "train:", "verdict:"]),
     ):
-        seen = [finding.what for finding in examine(params, folder=tmp_path, wrong=wrong)]
+        seen = [finding.what for finding in examine(params, wrong=wrong)]
         assert seen == [what for what in whats if not what.startswith(tuple(left_out) or ("?",))], wrong
-    assert [f.what for f in examine({}, folder=tmp_path, wrong=[("sources",), ("runtime",), ("model",)])]
-    assert [f.what for f in examine({"sources": 1}, folder=tmp_path, wrong=[()])] == [whats[0], *whats[-5:-3]]
+    assert [f.what for f in examine({}, wrong=[("sources",), ("runtime",), ("model",), ("base",)])]
+    assert [f.what for f in examine({"sources": 1}, wrong=[()])] == [whats[0], *whats[-5:-3]]
 
 
 def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
@@ -276,7 +278,7 @@ def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
     (roam / "deep").mkdir()
     (roam / "deep/a.md").write_bytes(b"x" * 1_500_000)
     (roam / "b.md").write_bytes(b"x" * 1_000_000)
-    whats = [finding.what for finding in examine(params, folder=tmp_path)]
+    whats = [finding.what for finding in examine(params)]
     assert "roam: data/roam (2.5 MB)" in whats
     cfg = ModelConfig.from_section(params["model"], V=260)
     weights = GPT(cfg).parameter_count()
@@ -313,7 +315,7 @@ def test_training_that_cannot_fit_is_reported_by_doctor_and_refused_before_a_mod
     for section, values in changes.items():
         params[section] |= values
     monkeypatch.setattr(sizing, "GPT", lambda cfg: pytest.fail("a model was built"))
-    bad = [finding for finding in examine(params, folder=tmp_path) if finding.what.startswith("train: training needs")]
+    bad = [finding for finding in examine(params) if finding.what.startswith("train: training needs")]
     (found,) = bad
     assert f"({least} " in found.what or f", {least} " in found.what
     assert found.fix is not None
@@ -350,7 +352,7 @@ def test_frozen_blocks_need_less_memory_and_a_third_matrix_needs_more(params: di
 def test_a_model_that_is_there_is_trained(params: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "models/sft").mkdir(parents=True)
     (tmp_path / "models/sft/best.pt").touch()
-    whats = [finding.what for finding in examine(params, folder=tmp_path)]
+    whats = [finding.what for finding in examine(params)]
     assert whats[-5:-3] == ["models/pretrain: not trained yet; run `dvc repro`", "models/sft: trained"]
 
 
@@ -369,7 +371,7 @@ def test_a_gpu_beyond_those_there_are_is_not_taken(monkeypatch: pytest.MonkeyPat
 
 def test_a_device_that_is_not_there_is_named(params: dict[str, Any], tmp_path: Path) -> None:
     params["runtime"]["device"] = "tpu"
-    assert "'tpu' is not available here" in fixes(params, tmp_path)["device tpu"]
+    assert "'tpu' is not available here" in fixes(params)["device tpu"]
 
 
 @pytest.mark.slow

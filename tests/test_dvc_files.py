@@ -138,10 +138,10 @@ def test_mend_elsewhere_says_where_to_go(tmp_path: Path, monkeypatch: pytest.Mon
 def test_doctor_names_what_is_half_written(project: Path) -> None:
     params = read_params(ROOT / "params.yaml")[1]
     (project / "dvc.lock").write_text(WHOLE)
-    assert "`niels-gpt doctor --fix`" not in [finding.fix for finding in examine(params, folder=project)]
+    assert "run `niels-gpt doctor --fix`" not in [finding.fix for finding in examine(params)]
     (project / "dvc.lock").write_text(CUT)
-    findings = {finding.what: finding.fix for finding in examine(params, folder=project)}
-    assert findings["dvc.lock is half-written: DVC was stopped while it wrote it"] == "`niels-gpt doctor --fix`"
+    findings = {finding.what: finding.fix for finding in examine(params)}
+    assert findings["dvc.lock is half-written, DVC was stopped while it wrote it"] == "run `niels-gpt doctor --fix`"
 
 
 @pytest.mark.dag

@@ -45,30 +45,33 @@ def test_the_bound_is_that_of_the_runs() -> None:
         assert Reading(1.0, most, in_epochs).as_new > 0.98 * Reading(1.0, 1000.0, in_epochs).as_new
 
 
-def told(params: dict[str, Any], folder: Path) -> list[tuple[str, str | None]]:
-    found = [(finding.what, finding.advice) for finding in examine(params, folder=folder)]
+def told(params: dict[str, Any]) -> list[tuple[str, str | None]]:
+    found = [(finding.what, finding.advice) for finding in examine(params)]
     first = next(i for i, (what, _) in enumerate(found) if what.startswith("epochs: "))
     return found[first:-2]
 
 
-def test_doctor_reports_epochs_from_the_size_of_the_text_or_from_counted_tokens(tmp_path: Path) -> None:
+def test_doctor_reports_epochs_from_the_size_of_the_text_or_from_counted_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     params = read_params(ROOT / "params.yaml")[1]
+    monkeypatch.chdir(tmp_path)
     params |= {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}}
     params["p_train"] = {"wiki": 1.0, "roam": 3.0, "primer": 0.0}
     drawn = 800 * 8 * 128
-    assert told(params, tmp_path) == [("epochs: unknown until the text is loaded", None)]
+    assert told(params) == [("epochs: unknown until the text is loaded", None)]
     (tmp_path / "data/roam").mkdir(parents=True)
     (tmp_path / "data/roam/a.md").write_bytes(b"x" * 100_000)  # a tenth is for validation
-    assert told(params, tmp_path) == [(f"epochs: roam {0.75 * drawn / 90_000:,.2f} of 90,000 tokens", None)]
+    assert told(params) == [(f"epochs: roam {0.75 * drawn / 90_000:,.2f} of 90,000 tokens", None)]
     pieces = copy.deepcopy(params) | {"tokenizer": {"kind": "sentencepiece", "vocab_size": 1024}}
-    assert told(pieces, tmp_path)[0][0] == f"epochs: roam {0.75 * drawn / 90_000 * 2.24:,.2f} of 40,179 tokens"
+    assert told(pieces)[0][0] == f"epochs: roam {0.75 * drawn / 90_000 * 2.24:,.2f} of 40,179 tokens"
     (tmp_path / "cache").mkdir()
     counts = {"wiki": 400_000, "roam": 16_000, "primer": 5}
     mix = {"sources": {name: {"train": {"tokens": n}} for name, n in counts.items()}}
     (tmp_path / "cache/mix.json").write_text(json.dumps(mix))
     often = 0.75 * drawn / 16_000
     assert often > 32
-    (first, no_advice), (second, advice) = told(params, tmp_path)
+    (first, no_advice), (second, advice) = told(params)
     assert first == f"epochs: wiki {0.25 * drawn / 400_000:,.2f} of 400,000 tokens, roam {often:,.2f} of 16,000 tokens"
     assert no_advice is None
     assert second.startswith(f"roam is sampled for {often:,.1f} epochs")

@@ -88,7 +88,8 @@ def test_the_load_stage_names_them_and_loads_the_rest_unchanged(
     assert made[0] == made[1]
 
 
-def test_doctor_names_them_and_says_that_dvc_hashes_them(tmp_path: Path) -> None:
+def test_doctor_names_them_and_says_that_dvc_hashes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     params = parse_params(with_values((ROOT / "params.yaml").read_text(), TINY))[1]
     for source in params["sources"].values():
         (tmp_path / source["input"]).mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def test_doctor_names_them_and_says_that_dvc_hashes_them(tmp_path: Path) -> None
     notes(tmp_path / "data/roam")
     (tmp_path / "data/primer.txt").rmdir()
     (tmp_path / "data/primer.txt").write_text("x")
-    (found,) = (finding for finding in examine(params, folder=tmp_path) if "are skipped" in finding.what)
+    (found,) = (finding for finding in examine(params) if "are skipped" in finding.what)
     assert found.what.startswith("roam: 11 files are skipped, since kind roam reads .md: 4 .pdf")
     assert found.fix is None
     assert found.advice is not None

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from niels_gpt.cli import init as init_module
@@ -23,7 +24,7 @@ from niels_gpt.cli.app import app
 from niels_gpt.cli.console import Setting, with_settings
 from niels_gpt.cli.plan import FEW_DOCUMENTS, OwnChats, Plan, plan_text, source_names
 from niels_gpt.cli.plan_base import ChosenBase
-from niels_gpt.cli.sizing import SIZES, Machine, Outlook, Pace, Size, fit_run, vocabulary_for
+from niels_gpt.cli.sizing import SIZES, Machine, Outlook, Pace, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, survey_folder
 from niels_gpt.config import ModelConfig
 from niels_gpt.data.corpus.mix import exposures, read_too_often
@@ -91,7 +92,7 @@ def test_more_time_and_more_text_make_a_larger_model_and_no_text_a_larger_one_th
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
     small = [planned(a_survey(200_000, 500), hours=hours, machine=GPU).run for hours in (0.1, 24)]
-    assert [run.size for run in small] == [SIZES[0]] * 2
+    assert [run.cfg.C for run in small] == [128] * 2
     assert small[0].steps == small[1].steps  # limited by the number of epochs that helps
     assert small[1].limited_by == "text"
     assert fit_run(1e9, V=16128, machine=LAPTOP, seconds=600).limited_by == "time"
@@ -165,8 +166,8 @@ def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
                 assert 1 - _trained_share(source) == pytest.approx(max(0.001, share), rel=0.06)  # rounded to two digits
             assert list(chats_of(raw)) == (["notes_2"] if own else list(BUNDLED))  # names are unique
             assert ("Who are you?" in raw["eval"]["questions"]) is (bool(own) or "Who are you?" in _questions())
-            assert (model["T"], model["C"], model["d_ff"]) == (run.size.T, run.size.C, 4 * run.size.C)
-            assert model["C"] == model["H"] * run.size.head_dim
+            assert (model["T"], model["C"], model["d_ff"]) == (run.cfg.T, run.cfg.C, 4 * run.cfg.C)
+            assert model["C"] == model["H"] * run.cfg.D
             assert model["dropout"] == (0.15 if run.epochs > 4 else 0.1 if run.epochs > 1.5 else 0.0)
             for section in (train, raw["sft"], raw["splice"]["train"]):
                 assert section["precision"] == ("bf16" if machine.cuda else "float32")
@@ -175,7 +176,7 @@ def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
             assert train["base_lr"] == pytest.approx(0.1 / math.sqrt(model["C"]), rel=0.15)
             assert (train["total_steps"], train["B"]) == (run.steps, run.B)
             assert train["eval_steps"] * (run.steps // train["eval_every"]) <= max(8, 0.1 * run.steps)
-            a_step = run.B * run.size.T * run.flops / machine.flops
+            a_step = run.B * run.cfg.T * run.flops / machine.flops
             assert raw["runtime"]["checkpoint_every"] == max(10, min(500, int(120 / a_step)))  # every two minutes
             assert raw["runtime"]["log_every"] == max(1, min(100, run.steps // 50))
             longest = "letters" if surveys[1].longest > surveys[0].longest else "notes"
@@ -236,7 +237,7 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
     assert parse_params(plan_text(planned(many), SAMPLE))[1]["tokenizer"]["min_documents"] == 5
     told = {"commit": "", "removed": (), "chats": True}
     for survey, said in ((few, 1), (many, 0)):
-        lines = init_module._summary(planned(survey), Outlook({}, 1, "low", Ability.WORDS), **told)
+        lines = init_module._summary(planned(survey), Outlook({}, (), "low", Ability.WORDS), **told)
         assert sum("may be in the vocabulary, as may other rare words" in line for line in lines) == said
 
 
@@ -245,13 +246,13 @@ def test_the_summary_says_that_hours_would_not_help_where_the_text_is_the_limit(
     for hours, limit in ((24.0, "text"), (0.1, "time")):
         plan = planned(a_survey(1_600_000, 300), hours=hours)
         assert plan.run.limited_by == limit
-        lines = init_module._summary(plan, Outlook({}, 1, "low", Ability.WORDS), **told)
+        lines = init_module._summary(plan, Outlook({}, (), "low", Ability.WORDS), **told)
         assert any("more hours would not" in line for line in lines) == (limit == "text")
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_options_of_the_block_are_for_widths_that_they_have_helped_at(size: Size) -> None:
-    run = replace(fit_run(1e9, V=16128, machine=GPU, seconds=600), size=size)
+def test_options_of_the_block_are_for_widths_that_they_have_helped_at(size: ModelConfig) -> None:
+    run = replace(fit_run(1e9, V=16128, machine=GPU, seconds=600), cfg=size)
     settings = plan_module._model_settings(run, often=False)
     assert ("model.qk_norm" in settings) == ("model.value_residual" in settings) == (size.C > 128)
     assert ("model.zero_init" in settings) == ("model.logit_cap" in settings) == (size.C > 384)
@@ -338,13 +339,26 @@ def test_a_reason_takes_the_place_of_the_comment_above_its_key_and_of_no_other()
 
 
 def test_a_key_that_goes_takes_its_comment_along_and_no_other() -> None:
+    class Section(BaseModel):
+        x: int = 5
+        y: int = 5
+        z: int = 5
+        q: int = 5
+
+    class Shape(BaseModel):
+        a: Section
+
+    def without(text: str, *keys: str) -> str:
+        return with_settings(text, {f"a.{key}": Setting(5) for key in keys}, shape=Shape)
+
     text = "a:\n  # x\n  x: 1\n  # y\n  y: 2\n  # z\n  z: {p: 1}\n\n# b\nb: 1\n"
-    gone = Setting(5, is_default=True)
     beside = text.replace("x: 1", "x: 1  # beside").replace("y: 2", "y: 2  # gone")
-    assert with_settings(beside, {"a.y": gone}) == beside.replace("  # y\n  y: 2  # gone\n", "")
-    assert with_settings(text, {"a.y": gone, "a.q": gone}) == text.replace("  # y\n  y: 2\n", "")
-    assert with_settings(text, {"a.z": gone}) == text.replace("  # z\n  z: {p: 1}\n", "")
-    assert with_settings(text, {"a.x": gone}) == text.replace("x: 1", "x: 5")  # the first key of a section stays
+    assert without(beside, "y") == beside.replace("  # y\n  y: 2  # gone\n", "")
+    assert without(text, "y", "q") == text.replace("  # y\n  y: 2\n", "")
+    assert without(text, "z") == text.replace("  # z\n  z: {p: 1}\n", "")
+    assert without(text, "x") == text.replace("x: 1", "x: 5")  # the first key of a section stays
+    why = with_settings(text, {"a.y": Setting(5, "Why.")}, shape=Shape)
+    assert why == text.replace("  # y\n  y: 2\n", "  # Why.\n  y: 5\n")
 
 
 @pytest.mark.slow
@@ -722,9 +736,9 @@ def test_the_tuning_of_a_base_obeys_every_rule_and_ends_in_time() -> None:
         plan = tuned(survey, **how)
         params, raw = parse_params(plan_text(plan, SAMPLE))
         assert params.base.name == "smollm2"
-        assert (raw["model"]["T"], raw["train"]["windows"]) == (plan.run.size.T, "epochs")
+        assert (raw["model"]["T"], raw["train"]["windows"]) == (plan.run.cfg.T, "epochs")
         assert plan.run.epochs <= 3.05
-        assert (1024 if machine.cuda else 512) >= plan.run.size.T
+        assert (1024 if machine.cuda else 512) >= plan.run.cfg.T
         assert sum(plan.seconds.values()) <= hours * 3600
         assert raw["p_train"]["wiki"] <= 0.1 < raw["p_train"]["notes"]
         assert "wiki" not in raw["p_val"]

@@ -137,7 +137,7 @@ def test_nobody_waits_for_a_disabled_stage(own_text: Path, monkeypatch: pytest.M
         with pytest.raises(ValueError, match=rf"{stage}\.run is false"):
             join_training(stage)
     params = parse_params(Path("params.yaml").read_text())[1]
-    assert "models/sft: skipped, since sft.run is false" in [found.what for found in examine(params, folder=Path())]
+    assert "models/sft: skipped, since sft.run is false" in [found.what for found in examine(params)]
     monkeypatch.setattr("niels_gpt.cli.sizing._MEASURED_S", 0.01)
     monkeypatch.setattr("niels_gpt.cli.sizing.build_step", lambda *_, **__: lambda *_, **__: torch.zeros(()))
     assert list(seconds_to_train(params)) == ["train"]

@@ -12,6 +12,7 @@ import pytest
 from niels_gpt.cli.plan import OwnChats, Plan, source_names
 from niels_gpt.cli.sizing import SIZES, Machine
 from niels_gpt.cli.survey import Survey
+from niels_gpt.config import ModelConfig
 from niels_gpt.model.size import BYTES, bytes_per_token, most_epochs
 from tests.surveys import BUNDLED, GPU, LAPTOP, VALUES, a_survey, chats_of, planned
 
@@ -132,7 +133,7 @@ def value_of(plan: Plan, name: str) -> Any:
 @pytest.mark.slow
 def test_sources_weights_and_chats_of_the_plans() -> None:
     notes, _, large, least, two = five_plans()
-    assert [plan.run.V == BYTES for plan in (notes, large, least, two)] == [False, False, True, False]
+    assert [plan.run.cfg.V == BYTES for plan in (notes, large, least, two)] == [False, False, True, False]
     assert two.settings["p_val"].value == {"notes": 0.8333, "letters": 0.1667}
     assert (two.settings["p_sft"].value, notes.settings["p_sft"].value) == ({"chats": 1.0}, VALUES["p_sft"])
     assert chats_of({"sources": notes.settings["sources"].value}) == BUNDLED
@@ -157,11 +158,11 @@ def test_a_plan_fits_the_hours_and_its_steps_agree_with_the_text() -> None:
                 assert sum(plan.seconds.values()) <= 3600 * hours
                 assert run.seconds(machine) <= 0.75 * (3600 * hours - plan.seconds["text"])
                 held_out = texts_of(plan)["notes"]["split"]["val_frac"]
-                assert run.text_tokens == pytest.approx(text_bytes * (1 - held_out) / bytes_per_token(run.V))
-                assert run.epochs == pytest.approx(run.steps * run.B * run.size.T / run.text_tokens)
+                assert run.text_tokens == pytest.approx(text_bytes * (1 - held_out) / bytes_per_token(run.cfg.V))
+                assert run.epochs == pytest.approx(run.steps * run.B * run.cfg.T / run.text_tokens)
                 assert run.epochs <= 0.75 * most_epochs(run.parameters, in_epochs=True)
-                assert run.size in SIZES
-                assert (plan.settings["model.C"].value % plan.settings["model.H"].value, run.size.T % 128) == (0, 0)
+                assert replace(run.cfg, V=ModelConfig.V) in SIZES
+                assert (plan.settings["model.C"].value % plan.settings["model.H"].value, run.cfg.T % 128) == (0, 0)
 
 
 def test_more_hours_or_a_faster_machine_never_give_a_smaller_model() -> None:
@@ -202,10 +203,10 @@ def test_the_context_is_the_longest_that_held_out_text_has_windows_for() -> None
         fitting = round(1.5 * (T + 1) * per_token * 10) + 10
         small = a_survey(fitting, 60, path="/b")
         plan = planned(large, small, machine=GPU, hours=24)
-        assert (plan.run.V, plan.run.size.T) == (16128, T)
+        assert (plan.run.cfg.V, plan.run.cfg.T) == (16128, T)
         assert pytest.approx(32768, rel=0.01) == plan.run.B * T  # the tokens per step stay the same
         if T > 128:
-            assert planned(large, replace(small, text_bytes=fitting - 20), machine=GPU, hours=24).run.size.T == T // 2
+            assert planned(large, replace(small, text_bytes=fitting - 20), machine=GPU, hours=24).run.cfg.T == T // 2
         else:
             with pytest.raises(ValueError, match="too little for a source of its own"):
                 planned(large, replace(small, text_bytes=fitting - 20), machine=GPU, hours=24)

@@ -143,8 +143,8 @@ def test_remotes_are_those_of_the_checkout_and_of_the_machine(project: Path) -> 
     (problem,) = problems_around(params, wrong=[])
     there = "everywhere, mine, ours, private, store"
     assert problem.startswith(f"sources.oasst1.remote is 'theirs', which is not a DVC remote; there are: {there}; ")
-    findings = {finding.what: finding.fix for finding in examine(params, folder=project) if finding.fix}
-    assert findings == {problem.rpartition("; ")[0]: problem.rpartition("; ")[2]}
+    findings = {finding.what: finding.fix for finding in examine(params) if finding.fix}
+    assert findings == {problem.rpartition(": ")[0]: problem.rpartition(": ")[2]}
     (project / ".dvc/config").unlink()  # without it, the folder is not known to use DVC
     assert list(problems_around(params, wrong=[])) == []
 

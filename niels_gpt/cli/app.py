@@ -184,7 +184,7 @@ def doctor(
     from niels_gpt.cli.doctor import examine, examine_speed
 
     bad = bool(problems)
-    for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
+    for finding in examine(params, wrong=[problem.path for problem in problems]):
         bad |= finding.fix is not None
         typer.echo(f"{'BAD ' if finding.fix else 'note' if finding.advice else 'ok  '} {finding.what}")
         if to_do := finding.fix or finding.advice:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import CommentMark
@@ -27,7 +28,7 @@ from niels_gpt.files.messages import EXPECTED, read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.repository import ask_git, committed
 from niels_gpt.pipeline.stage import sentence_with_remedy
-from niels_gpt.pipeline.yaml_files import fields_of, parse_yaml
+from niels_gpt.pipeline.yaml_files import default_at, fields_of, parse_yaml
 
 # params.yaml is edited with ruamel, which keeps comments and the order of keys. The preset `sample` is params.yaml as
 # published, which git has; any other lists its differences from `sample`, or from the preset in `based_on`.
@@ -125,19 +126,20 @@ class Setting:
 
     value: Any
     reason: str | None = None
-    is_default: bool = False  # then it need not be written
 
 
-def with_settings(text: str, settings: Mapping[str, Setting]) -> str:
+def with_settings(text: str, settings: Mapping[str, Setting], *, shape: type[BaseModel] | None = None) -> str:
     """Return `text` with values set at dotted keys; a reason replaces the comment above its key; new keys come last.
 
-    Keys of defaults are removed with the comments above them, but for the first key of a section.
+    Keys with the default that they have in `shape`, and no reason, are removed with the comments above them, but for
+    the first key of a section.
     """
     document = _Document(text)
     for dotted, setting in settings.items():
         *parents, key = dotted.split(".")
         section = reduce(getitem, parents, document.tree)
-        if not setting.is_default or key == next(iter(section), None):
+        is_default = shape and not setting.reason and setting.value == default_at(dotted, shape)
+        if not is_default or key == next(iter(section), None):
             _put_setting(section, key, setting, indent=2 * len(parents))
         elif key in section:
             del section[key]

@@ -15,14 +15,12 @@ from niels_gpt.base.imported import is_imported
 from niels_gpt.cli.sizing import execution_of, look_ahead, model_config, seconds_to_train, size_on_disk, trained_stages
 from niels_gpt.config import ModelConfig
 from niels_gpt.data import hub
-from niels_gpt.data.corpus.mix import read_too_often
 from niels_gpt.device import prepare_device
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.messages import plural
-from niels_gpt.model.size import LARGEST_MODEL, most_epochs, parameter_count
+from niels_gpt.model.size import parameter_count
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.external_checks import check_input, remote_problems
-from niels_gpt.pipeline.repository import broken_files
+from niels_gpt.pipeline.external_checks import check_input, problems_around
 from niels_gpt.pipeline.sections import BUNDLED
 from niels_gpt.pipeline.yaml_files import is_sound
 from niels_gpt.train.task import check_memory
@@ -36,8 +34,14 @@ class Finding:
     fix: str | None = None
     advice: str | None = None
 
+    @classmethod
+    def of(cls, problem: object) -> "Finding":
+        """Return the finding that a sentence of the form "what is wrong: what to do" reports."""
+        what, _, fix = str(problem).rpartition(": ")
+        return cls(what, fix)
 
-def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]] = ()) -> Iterator[Finding]:
+
+def examine(params: Mapping[str, Any], *, wrong: Collection[tuple[str, ...]] = ()) -> Iterator[Finding]:
     """Yield the result of every check but the speed, and but those that need a value at one of the paths `wrong`."""
 
     def sound(*sections: str) -> bool:
@@ -46,29 +50,25 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
     yield Finding(f"python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
     if sound("runtime"):
         yield _device(params["runtime"]["device"])
-    cfg = model_config(params, folder) if sound("base", "model", "tokenizer") else None
+    cfg = model_config(params) if sound("base", "model", "tokenizer") else None
     if cfg and sound("sources"):
-        yield _disk(params, folder, cfg)
+        yield _disk(params, cfg)
     if cfg and sound("train", "sft", "runtime"):
         yield from _memory(params, cfg)
-    for name in broken_files(folder):
-        yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt doctor --fix`")
+    yield from map(Finding.of, problems_around(params, wrong=wrong))
     sources = params["sources"] if isinstance(params.get("sources"), dict) else {}
     why_unreachable = cache(hub.why_unreachable)  # checked once, and only if a source needs it
     for name, source in sources.items():
         if is_sound(("sources", str(name)), wrong):
-            yield from _source(name, source, folder / source["input"], why_unreachable)
-    for problem in remote_problems(params, folder=folder, wrong=wrong):
-        what, _, fix = problem.rpartition("; ")
-        yield Finding(what, fix)
-    yield from _kept_secrets(folder)
-    if sound("base") and (base := (params.get("base") or {}).get("from")):
-        yield _base(base, folder)
+            yield from _source(name, source, why_unreachable)
+    yield from _kept_secrets()
+    if sound("base") and (base := params["base"]["from"]):
+        yield _base(base)
     for model, skipped in ((layout.PRETRAINED, False), (layout.TUNED, "sft" not in trained_stages(params))):
-        trained = "trained" if (folder / model / layout.BEST).is_file() else "not trained yet; run `dvc repro`"
+        trained = "trained" if (model / layout.BEST).is_file() else "not trained yet; run `dvc repro`"
         yield Finding(f"{model}: {'skipped, since sft.run is false' if skipped else trained}")
     if sound("base", "model", "p_train", "sources", "tokenizer", "train"):
-        yield from _outlook(params, folder)
+        yield from _outlook(params)
 
 
 def examine_speed(params: Mapping[str, Any]) -> Iterator[Finding]:
@@ -77,10 +77,10 @@ def examine_speed(params: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(f"{stage} will take {pace}")
 
 
-def _base(name: str, folder: Path) -> Finding:
+def _base(name: str) -> Finding:
     from niels_gpt.base.importing import INSTALL, bundled_file
 
-    if is_imported(folder / layout.BASE):
+    if is_imported(layout.BASE):
         return Finding(f"base: {name}, imported")
     later = f"base: {name}, not imported yet; `dvc repro base` does it"
     if name == BUNDLED:
@@ -91,11 +91,11 @@ def _base(name: str, folder: Path) -> Finding:
     return Finding(later)
 
 
-def _kept_secrets(folder: Path) -> Iterator[Finding]:
+def _kept_secrets() -> Iterator[Finding]:
     """Yield a finding for each loaded source in which secrets are kept."""
     from niels_gpt.data.corpus.parts import MANIFEST  # imports pyarrow, which training does not need
 
-    for path in sorted((folder / layout.RAW).glob(f"*/{MANIFEST}")):
+    for path in sorted(layout.RAW.glob(f"*/{MANIFEST}")):
         secrets = read_meta(path).get("secrets", {})
         if secrets.get("done") == "keep":
             counts = ", ".join(f"{kind}: {n:,}" for kind, n in secrets.items() if kind not in ("done", "documents"))
@@ -111,10 +111,10 @@ def _device(name: str) -> Finding:
     return Finding(f"computing on {torch.cuda.get_device_name(device) if device.startswith('cuda') else device}")
 
 
-def _disk(params: Mapping[str, Any], folder: Path, cfg: ModelConfig) -> Finding:
-    free = shutil.disk_usage(folder).free
+def _disk(params: Mapping[str, Any], cfg: ModelConfig) -> Finding:
+    free = shutil.disk_usage(".").free
     sources = params["sources"].items()
-    texts = {name: _loaded_size(source, folder) for name, source in sources if source["use"] == "text"}
+    texts = {name: _loaded_size(source) for name, source in sources if source["use"] == "text"}
     known = sum(size for size in texts.values() if size is not None)
     # Text and tokens, each in the work tree and in DVC's cache; 16 float32 numbers per parameter for all copies of
     # weights, optimizer moments and best weights; 100 MiB for the rest.
@@ -136,25 +136,23 @@ def _memory(params: Mapping[str, Any], cfg: ModelConfig) -> Iterator[Finding]:
         try:
             check_memory(cfg, B=params[stage]["B"], execution=execution, frozen=params[stage].get("freeze_blocks", 0))
         except ValueError as error:
-            what, _, fix = str(error).rpartition(": ")
-            yield Finding(f"{stage}: {what}", fix)
+            yield Finding.of(f"{stage}: {error}")
 
 
-def _loaded_size(source: Mapping[str, Any], folder: Path) -> float | None:
+def _loaded_size(source: Mapping[str, Any]) -> float | None:
     """Return the bytes of text to load, from local files or from a stream's token budgets; None if unknown."""
     load, budget = source["load"], source["budget"].values()
     if load.get("dataset") is None:
-        return size_on_disk(folder / source["input"])
+        return size_on_disk(Path(source["input"]))
     # Both splits come from one stream, which ends when their budgets are used up; other datasets are loaded whole.
     return sum(budget) * float(load["bytes_per_token"]) if "bytes_per_token" in load and None not in budget else None
 
 
-def _outlook(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+def _outlook(params: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield the epochs over each source, advice on sources with too many, the expected loss, and the verdict."""
-    ahead = look_ahead(params, folder=folder)
+    ahead = look_ahead(params)
     yield Finding(f"epochs: {ahead.epochs or 'unknown until the text is loaded'}")
-    most = most_epochs(ahead.parameters or LARGEST_MODEL, in_epochs=params["train"]["windows"] == "epochs")
-    for sentence in read_too_often(ahead.seen, most=most):
+    for sentence in ahead.too_often:
         what, _, advice = sentence.partition("; ")
         yield Finding(what, advice=advice)
     if ahead.loss:
@@ -162,11 +160,9 @@ def _outlook(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
     yield Finding(f"verdict: {ahead.ability}", advice="; ".join(ahead.remedies()) or None)
 
 
-def _source(
-    name: str, source: Mapping[str, Any], path: Path, why_unreachable: Callable[[], str | None]
-) -> Iterator[Finding]:
-    """Yield whether the text of a source can be read, from the hub, its local cache or `path`."""
-    load, written = source["load"], source["input"]
+def _source(name: str, source: Mapping[str, Any], why_unreachable: Callable[[], str | None]) -> Iterator[Finding]:
+    """Yield from where the text of a source is read: the hub, its local cache, or a file or folder, with its size."""
+    load, path = source["load"], source["input"]
     if (dataset := load.get("dataset")) is not None:
         if not hub.is_offline():
             reason = why_unreachable()
@@ -177,21 +173,16 @@ def _source(
             fix = "unset HF_HUB_OFFLINE once, to fetch it, or use a local `input`"
             yield Finding(f"{name}: {dataset} is not in the local cache, and HF_HUB_OFFLINE is set", fix)
         return
-    if not path.exists():
-        yield Finding(f"{name}: {written} does not exist", f"put the text there, or remove {name} from params.yaml")
+    if not os.path.exists(path):
         return
-    yield Finding(f"{name}: {written} ({size_on_disk(path) / 1e6:.1f} MB)")
-    faults = check_input(str(path))
-    for fault in faults:
-        what, _, fix = fault.rpartition(": ")
-        yield Finding(f"{name}: {what}", fix)
-    if faults:  # skipped files can only be listed in a readable folder
+    yield Finding(f"{name}: {path} ({size_on_disk(Path(path)) / 1e6:.1f} MB)")
+    if check_input(path):  # skipped files can only be listed in a readable folder
         return
     from niels_gpt.data.kinds import say_left_out, source_kinds  # imports pyarrow
 
     settings = source_kinds()[load["kind"]].settings
     asked = {field.name: load[field.name] for field in fields(settings) if field.name in load}
-    if said := say_left_out(load["kind"], settings(**asked), str(path)):
+    if said := say_left_out(load["kind"], settings(**asked), path):
         what, *others = said
         watched = "DVC hashes them with the folder, so a change runs load again, with the same result"
         yield Finding(f"{name}: {what}", advice="; ".join([*others, f"{watched} (.dvcignore avoids it)"]))

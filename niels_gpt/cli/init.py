@@ -14,7 +14,7 @@ import typer
 from niels_gpt.cli import sizing
 from niels_gpt.cli.console import Setting, read_sample
 from niels_gpt.cli.plan import OwnChats, Plan, plan_params, plan_text
-from niels_gpt.cli.plan_base import ChosenBase, measured_machine
+from niels_gpt.cli.plan_base import ChosenBase
 from niels_gpt.cli.survey import Survey, describe, survey_folder
 from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.types import Request
@@ -201,18 +201,19 @@ def _planned(
     kept = {name: Setting(value) for name, value in own.items() if value != default_at(name, Params)}
     planned = partial(plan_params, surveys, chats=chats, base=base, sample=values, kept=kept)
     machine = measure(runtime["device"], threads=runtime["threads"])
-    if speed and base:
-        machine = measured_machine(base, runtime, cuda=machine.cuda)
-    elif speed:
-        first = planned(machine=machine, hours=hours)
-        pace = sizing.seconds_to_train(parse_params(plan_text(first, sample))[1], "train")["train"]
-        flops = first.run.seconds(sizing.Machine(1.0)) / pace.seconds
-        machine = sizing.Machine(flops, cuda=machine.cuda, busy=pace.busy, start=sizing.seconds_to_start())
+    if speed:
+        if base:
+            flops, pace = base.time_step(runtime, cuda=machine.cuda)
+        else:
+            first = planned(machine=machine, hours=hours)
+            flops = first.run.seconds(sizing.Machine(1.0))
+            pace = sizing.seconds_to_train(parse_params(plan_text(first, sample))[1], "train")["train"]
+        machine = sizing.Machine(flops / pace.seconds, machine.cuda, pace.busy, sizing.seconds_to_start())
     plan = planned(machine=machine, hours=hours)
     text = plan_text(plan, sample)
     params = parse_params(text, name="the new params.yaml")[1]
     sizes = {name: float(survey.text_bytes) for name, survey in plan.named.items()}
-    ahead = sizing.look_ahead(params, folder=Path(), known=sizes)
+    ahead = sizing.look_ahead(params, known=sizes)
     further = sizing.look_further(ahead, lambda longer: planned(machine=machine, hours=longer).run, hours=hours)
     return plan, text, further
 
@@ -230,9 +231,9 @@ def measure(device: str, *, threads: int) -> sizing.Machine:
 
 
 def _summary(plan: Plan, ahead: sizing.Outlook, *, commit: str, removed: Sequence[str], chats: bool) -> Iterator[str]:
-    run, size, seconds = plan.run, plan.run.size, plan.seconds
-    tokenizer = "bytes as tokens" if run.V == BYTES else f"vocabulary of {run.V:,}"
-    yield f"model    {run.parameters / 1e6:.1f} M parameters (C{size.C} L{size.L}, context {size.T}), {tokenizer}"
+    run, cfg, seconds = plan.run, plan.run.cfg, plan.seconds
+    tokenizer = "bytes as tokens" if cfg.V == BYTES else f"vocabulary of {cfg.V:,}"
+    yield f"model    {run.parameters / 1e6:.1f} M parameters (C{cfg.C} L{cfg.L}, context {cfg.T}), {tokenizer}"
     yield f"trains   on {run.tokens:,} tokens in {plural(run.steps, 'step')}; epochs: {ahead.epochs}"
     if run.limited_by == "text":
         yield "         (more text would lower the loss, more hours would not)"

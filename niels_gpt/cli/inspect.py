@@ -11,7 +11,6 @@ import numpy as np
 import typer
 
 from niels_gpt.data.corpus.loading import Slice, cut_source
-from niels_gpt.data.corpus.mix import exposures, read_too_often
 from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts, read_column, read_wording
 from niels_gpt.data.secrets import findings_of
 from niels_gpt.files.checks import Damaged, read_meta
@@ -197,20 +196,16 @@ def _first_documents(source: str | None, n: int) -> Iterator[str]:
 @app.command("mix")
 def inspect_mix() -> None:
     """Show each source's weight in the mix, its tokens, and its epochs in a run."""
-    params, mix = read_params()[0], read_result(layout.MIX)
-    tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
-    seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
+    params, raw = read_params()
+    read_result(layout.MIX)  # refuses without it
+    from niels_gpt.cli.sizing import look_ahead  # imports torch
+
+    ahead = look_ahead(raw)
     typer.echo(f"{'source':<12}{'weight':>8}{'share':>8}{'tokens':>14}{'epochs':>12}")
-    for name, source in seen.items():
+    for name, source in ahead.seen.items():
         weight = params.p_train.get(name, 0.0)
-        typer.echo(f"{name:<12}{weight:>8g}{source.share:>8.3f}{source.tokens:>14,}{source.epochs:>12.2f}")
-
-    from niels_gpt.model.size import most_epochs, parameter_count
-    from niels_gpt.pipeline.training import model_config
-
-    parameters = parameter_count(model_config(params, V=mix["vocab_size"]))
-    most = most_epochs(parameters, in_epochs=params.train.windows == "epochs")
-    for sentence in read_too_often(seen, most=most):
+        typer.echo(f"{name:<12}{weight:>8g}{source.share:>8.3f}{source.tokens:>14,.0f}{source.epochs:>12.2f}")
+    for sentence in ahead.too_often:
         typer.echo(f"note: {sentence}")
 
 
@@ -284,7 +279,8 @@ def _bases() -> Iterator[tuple[str, ...]]:
     what, size = "SmolLM2-135M-Instruct in 4 bits, answers chats", f"{BUNDLED_BYTES / 1e6:,.0f} MB"
     yield BUNDLED, what, size, "apache-2.0", here
     cached = _cached_models()
-    for name, (what, licence) in {**dict.fromkeys([*_AT_THE_HUB, *cached], ("", "")), **_AT_THE_HUB}.items():
+    for name in dict.fromkeys([*_AT_THE_HUB, *cached]):
+        what, licence = _AT_THE_HUB.get(name, ("", ""))
         size, here = cached.get(name, ("", "no: the import fetches it"))
         yield name, what, size, licence, here
     yield "FOLDER", "Llama or Qwen3 in transformers' form, with safetensors", "", "", ""

@@ -14,10 +14,9 @@ from niels_gpt.cli.plan_base import ChosenBase, fit_tuning, tuning_settings
 from niels_gpt.cli.sizing import Machine, PlannedRun, context_for, fit_run, size_on_disk, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, megabytes
 from niels_gpt.files.messages import format_duration, plural, visible
-from niels_gpt.model.size import BYTES, bytes_per_token
+from niels_gpt.model.size import BASE_BYTES_PER_TOKEN, BYTES, bytes_per_token
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.sections import NO_INPUT
-from niels_gpt.pipeline.yaml_files import default_at
 
 LEAST_TEXT = 2000  # bytes per source: a tenth of it, held out, fills 1.5 windows of the smallest context
 _MANY_DOCUMENTS, _TOO_MANY_TO_LIST = 50, 1_000_000  # from here on: hold out whole documents; choose them by hash
@@ -94,6 +93,7 @@ def plan_params(
     chat_entries = own_chats or bundled
     sources = len(named) + len(public) + len(chat_entries)
     text_bytes = sum(survey.text_bytes for survey in surveys)
+    trained_bytes = sum(survey.trained_bytes for survey in surveys)
     public_bytes = sum(size_on_disk(Path(source["input"])) for source in public.values())
     share = min(_PUBLIC_SHARE, public_bytes / (public_bytes + text_bytes))
     reading = machine.start * (_STAGES_A_SOURCE * sources + _OTHER_STAGES) + _A_MEGABYTE * text_bytes / 1e6
@@ -109,15 +109,15 @@ def plan_params(
 
     def planned(left: float) -> Plan:
         if base:
-            run = fit_tuning(surveys, base, share=share, machine=machine, left=left)
+            T = context_for(surveys, most=base.most_context(cuda=machine.cuda), bytes_a_token=BASE_BYTES_PER_TOKEN)
+            run = fit_tuning(trained_bytes, base, T=T, share=share, machine=machine, left=left)
             settings, seconds = tuning_settings(run, base, sources=sources, own_chats=count, machine=machine, left=left)
             settings["splice.dataset_name"] = Setting(first)
         else:
-            trained_bytes = sum(survey.trained_bytes for survey in surveys)
             run = fit_run(trained_bytes, V=V, machine=machine, seconds=_TRAIN * left)
-            T = context_for(surveys, most=run.size.T, bytes_a_token=bytes_per_token(V))
+            T = context_for(surveys, most=run.cfg.T, bytes_a_token=bytes_per_token(V))
             # Rows of T tokens, and about as many tokens per step.
-            run = replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
+            run = replace(run, cfg=replace(run.cfg, T=T), B=max(1, run.B * run.cfg.T // T))
             settings, seconds = _settings(run, named, own_chats=count, machine=machine, left=left)
         entries = {name: _source_entry(name, survey, run) for name, survey in named.items()}
         tables = {
@@ -151,11 +151,7 @@ def plan_text(plan: Plan, sample: str) -> str:
         "Keys that are not here have a default; `niels-gpt params` prints them all. All keys and ranges:",
         "docs/parameters.md. Try a value for one run: dvc exp run -S train.total_steps=500",
     ]
-    settings = {  # defaults without a reason are left out
-        key: replace(setting, is_default=not setting.reason and setting.value == default_at(key, Params))
-        for key, setting in plan.settings.items()
-    }
-    text = with_settings(sample.partition("\n\n")[2], settings)  # without the sample's heading
+    text = with_settings(sample.partition("\n\n")[2], plan.settings, shape=Params)  # without the sample's heading
     return "\n".join([*(f"# {line}".rstrip() for line in heading), "", text])
 
 
@@ -184,8 +180,8 @@ def _source_entry(name: str, survey: Survey, run: PlannedRun) -> dict[str, Any]:
     # Whole documents are held out where there are many, and none is over a quarter of the text.
     many = survey.documents >= _MANY_DOCUMENTS and survey.documents * survey.held_out >= 5
     even = survey.longest <= 0.25 * survey.text_bytes
-    held_out_tokens = survey.text_bytes * survey.held_out / bytes_per_token(run.V)
-    if many and even and held_out_tokens >= 6 * (run.size.T + 1):
+    held_out_tokens = survey.text_bytes * survey.held_out / bytes_per_token(run.cfg.V)
+    if many and even and held_out_tokens >= 6 * (run.cfg.T + 1):
         by = "hash" if survey.documents >= _TOO_MANY_TO_LIST else "document"
         reason = f"{plural(survey.documents, 'document')}, so whole ones are held out for validation."
         split: dict[str, Any] = {"by": Setting(by, reason), "val_frac": survey.held_out}
@@ -216,8 +212,8 @@ def _settings(
     run: PlannedRun, named: Mapping[str, Survey], *, own_chats: int, machine: Machine, left: float
 ) -> tuple[dict[str, Setting], dict[str, float]]:
     """Return (settings by dotted name, estimated seconds of each part of the run)."""
-    size, tokens_a_second = run.size, machine.flops / run.flops
-    T, C = size.T, size.C
+    tokens_a_second = machine.flops / run.flops
+    T, C = run.cfg.T, run.cfg.C
     rate = math.sqrt(128 / C)  # 1 for the sample's C
     precision = "bf16" if machine.cuda else "float32"
     evaluations = 4 if run.steps < 400 else 8
@@ -229,7 +225,7 @@ def _settings(
     scored = max(20_000, min(1_000_000, int(_EVAL * left * tokens_a_second * 3 / (4 * len(named)))))
     learned, longest = max(((name, survey.longest) for name, survey in named.items()), key=lambda pair: pair[1])
     # Tokens of repetitive text may be twice as long as estimated, and a tenth of a document may be held out.
-    chunk = max(4, min(100, T, int(longest * 0.9 / (2 * bytes_per_token(run.V)))))
+    chunk = max(4, min(100, T, int(longest * 0.9 / (2 * bytes_per_token(run.cfg.V)))))
     a_step = run.B * T / tokens_a_second
     often = run.epochs > 4
     limit = ": as many as the hours allow."
@@ -301,36 +297,36 @@ def _groups(embedding: float, vectors: float) -> dict[str, float]:
 
 
 def _tokenizer_settings(run: PlannedRun, surveys: Sequence[Survey]) -> dict[str, Setting]:
-    if run.V == BYTES:
+    if run.cfg.V == BYTES:
         reason = "The text is too small or too repetitive to learn a vocabulary: its bytes are the tokens."
         return {"tokenizer": Setting({"kind": Setting("byte", reason), "corpus": NO_INPUT})}
     text_bytes, documents = (sum(getattr(survey, of) for survey in surveys) for of in ("text_bytes", "documents"))
     few = f"{plural(documents, 'document')}: too few to filter rare words, so some may be in the vocabulary."
     reason = f"For {megabytes(text_bytes)} of text: a larger vocabulary gives fewer tokens, and needs more text."
     return {
-        "tokenizer.vocab_size": Setting(run.V, reason),
+        "tokenizer.vocab_size": Setting(run.cfg.V, reason),
         "tokenizer.sample_bytes": Setting(_sample_bytes(text_bytes)),
         **({"tokenizer.min_documents": Setting(1, few)} if documents < FEW_DOCUMENTS else {}),
     }
 
 
 def _model_settings(run: PlannedRun, often: bool) -> dict[str, Setting]:
-    size, again = run.size, run.epochs
+    cfg, again = run.cfg, run.epochs
     dropout = 0.15 if often else 0.1 if again > 1.5 else 0.0
     reason = (
         f"{run.parameters / 1e6:.1f} M parameters: of 7 sizes, the one with the lowest loss expected for this text, "
         "machine and time (scaling law in docs/recipe.md)."
     )
     settings = {
-        "model.T": Setting(size.T),
-        "model.C": Setting(size.C, reason),
-        "model.L": Setting(size.L),
-        "model.H": Setting(size.C // size.head_dim, f"Heads of {size.head_dim}."),
-        "model.d_ff": Setting(4 * size.C),
+        "model.T": Setting(cfg.T),
+        "model.C": Setting(cfg.C, reason),
+        "model.L": Setting(cfg.L),
+        "model.H": Setting(cfg.H, f"Heads of {cfg.D}."),
+        "model.d_ff": Setting(cfg.d_ff),
         "model.dropout": Setting(dropout, f"For {again:.2f} epochs."),
     }
-    if size.C >= 192:
+    if cfg.C >= 192:
         settings |= {"model.qk_norm": Setting(True), "model.value_residual": Setting(True)}
-    if size.C >= 512:
+    if cfg.C >= 512:
         settings |= {"model.zero_init": Setting(True), "model.logit_cap": Setting(15.0)}
     return settings

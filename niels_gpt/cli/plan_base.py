@@ -1,12 +1,11 @@
 """Plan the tuning of a pretrained model: steps, settings and speed; docs/base.md has the figures behind constants."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from niels_gpt.cli.console import Setting
-from niels_gpt.cli.sizing import Machine, PlannedRun, Size, context_for, costs, seconds_per_step, seconds_to_start
-from niels_gpt.cli.survey import Survey
+from niels_gpt.cli.sizing import Machine, Pace, PlannedRun, costs, seconds_per_step
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.device import prepare_device
 from niels_gpt.model.size import BASE_BYTES_PER_TOKEN
@@ -36,6 +35,17 @@ class ChosenBase:
     revision: str | None
     cfg: ModelConfig
 
+    def most_context(self, *, cuda: bool) -> int:
+        """Return the longest context to tune with."""
+        return min(self.cfg.T, _CONTEXT if cuda else _CONTEXT_ON_CPU)
+
+    def time_step(self, runtime: Mapping[str, Any], *, cuda: bool) -> tuple[float, Pace]:
+        """Return the FLOPs and the pace of a real training step; on a CPU on a short row, in about 10 s."""
+        B, T = (_ROWS, _CONTEXT) if cuda else (1, 256)
+        cfg = replace(self.cfg, T=min(T, self.cfg.T), dropout=0.0)
+        train = TrainConfig(total_steps=4, B=B, precision="bf16" if cuda else "float32")
+        return B * cfg.T * costs(cfg)[1], seconds_per_step(cfg, train, {**runtime, "compile": False})
+
     def check_room(self, device: str) -> None:
         """Raise ValueError if tuning may not fit into memory: SmolLM2-135M took three times the least (4.8 GB)."""
         execution = Execution(device=prepare_device(device, threads=0), micro_batch_tokens=_CONTEXT_ON_CPU)
@@ -45,29 +55,26 @@ class ChosenBase:
 
 
 def fit_tuning(
-    surveys: Sequence[Survey], base: ChosenBase, *, share: float, machine: Machine, left: float
+    text_bytes: float, base: ChosenBase, *, T: int, share: float, machine: Machine, left: float
 ) -> PlannedRun:
     """Return the run of as many epochs as help, or as the time allows; `share` of its text is public."""
-    most = min(base.cfg.T, _CONTEXT if machine.cuda else _CONTEXT_ON_CPU)
-    T = context_for(surveys, most=most, bytes_a_token=BASE_BYTES_PER_TOKEN)
-    parameters, flops = costs(base.cfg, T)
-    text = sum(survey.trained_bytes for survey in surveys)
-    text_tokens = text / BASE_BYTES_PER_TOKEN
-    by_text = (3 if text < _SMALL_TEXT else 2) * text_tokens / (1 - share)
+    cfg = replace(base.cfg, T=T)
+    parameters, flops = costs(cfg)
+    text_tokens = text_bytes / BASE_BYTES_PER_TOKEN / (1 - share)
+    by_text = (3 if text_bytes < _SMALL_TEXT else 2) * text_tokens
     by_time = machine.flops * (_TRAIN * left) / flops
     tokens = min(by_text, max(by_time, _FEWEST_STEPS * T))
     B = max(1, min(_ROWS if machine.cuda else _ROWS_ON_CPU, int(tokens / T)))
-    size = Size(base.cfg.C, base.cfg.L, T, base.cfg.D, 0)
     steps = max(1, int(tokens / (B * T)))
     limit = "time" if by_time < by_text else "text"
-    return PlannedRun(size, base.cfg.V, B, steps, parameters, flops, text_tokens / (1 - share), limit)
+    return PlannedRun(cfg, B, steps, parameters, flops, text_tokens, limit)
 
 
 def tuning_settings(
     run: PlannedRun, base: ChosenBase, *, sources: int, own_chats: int, machine: Machine, left: float
 ) -> tuple[dict[str, Setting], dict[str, float]]:
     """Return (settings by dotted name, estimated seconds of each part); `own_chats` and `sources` are counts."""
-    T, tokens_a_second = run.size.T, machine.flops / run.flops
+    T, tokens_a_second = run.cfg.T, machine.flops / run.flops
     forward = 3 * tokens_a_second  # scoring has no backward pass
     sft_rows = min(16_000, max(400, 3 * own_chats)) if own_chats else 480
     sft_steps = min(-(-sft_rows // run.B), int(_SFT * left * tokens_a_second / (run.B * T)))
@@ -125,13 +132,3 @@ def tuning_settings(
         "rest": models * (sources * scored + 2 * 100 * passages + _OTHER_TOKENS) / forward,
     }
     return settings, seconds
-
-
-def measured_machine(base: ChosenBase, runtime: Mapping[str, Any], *, cuda: bool) -> Machine:
-    """Return the FLOP/s of real training steps of the base's shape; on a CPU on a short row, in about 10 s."""
-    B, T = (_ROWS, _CONTEXT) if cuda else (1, 256)
-    cfg = replace(base.cfg, T=min(T, base.cfg.T), dropout=0.0)
-    train = TrainConfig(total_steps=4, B=B, precision="bf16" if cuda else "float32")
-    pace = seconds_per_step(cfg, train, {**runtime, "compile": False})
-    flops = B * cfg.T * costs(base.cfg, cfg.T)[1] / pace.seconds
-    return Machine(flops, cuda=cuda, busy=pace.busy, start=seconds_to_start())

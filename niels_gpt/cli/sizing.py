@@ -20,7 +20,7 @@ import torch
 from niels_gpt.base.imported import is_imported, open_base
 from niels_gpt.cli.survey import PLAIN, Survey, text_bytes
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.data.corpus.mix import Exposure, exposures
+from niels_gpt.data.corpus.mix import Exposure, exposures, read_too_often
 from niels_gpt.data.text import SUFFIXES
 from niels_gpt.device import prepare_device
 from niels_gpt.files.checks import read_meta
@@ -42,27 +42,20 @@ TAUGHT = 2.4  # time of a teacher and its student over that of one run; measured
 _LEAST_TAUGHT = 2_000_000  # parameters: a smaller student was no better than a plain model
 
 
-@dataclass(frozen=True)
-class Size:
-    """Model shape and context; a model of this size would memorize less than `least_text` bytes of text."""
-
-    C: int
-    L: int
-    T: int
-    head_dim: int
-    least_text: float
-
-
-# The sample's size, and sizes from preset v2-small to v2 at a measured ratio of depth to width.
-SIZES = (
-    Size(128, 2, 128, 64, 0),
-    Size(192, 3, 256, 64, 0.5e6),
-    Size(256, 4, 256, 64, 0.7e6),
-    Size(384, 6, 256, 64, 3e6),
-    Size(512, 8, 512, 128, 5e6),
-    Size(640, 10, 512, 128, 20e6),
-    Size(768, 12, 1024, 128, 20e6),
-)
+# The sample's size, and sizes from preset v2-small to v2 at a measured ratio of depth to width: C, L, T, H, and the
+# bytes of text below which a model of this size would memorize the text.
+SIZES = {
+    ModelConfig(C=C, L=L, T=T, H=H, d_ff=4 * C): least_text
+    for C, L, T, H, least_text in (
+        (128, 2, 128, 2, 0),
+        (192, 3, 256, 3, 0.5e6),
+        (256, 4, 256, 4, 0.7e6),
+        (384, 6, 256, 6, 3e6),
+        (512, 8, 512, 4, 5e6),
+        (640, 10, 512, 5, 20e6),
+        (768, 12, 1024, 6, 20e6),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -86,10 +79,9 @@ def seconds_to_start() -> float:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training run: model size, vocabulary, and `steps` steps of B rows."""
+    """One training run: a model, and `steps` steps of B rows."""
 
-    size: Size
-    V: int
+    cfg: ModelConfig
     B: int
     steps: int
     parameters: int
@@ -100,7 +92,7 @@ class PlannedRun:
 
     @property
     def tokens(self) -> int:
-        return self.steps * self.B * self.size.T
+        return self.steps * self.B * self.cfg.T
 
     @property
     def epochs(self) -> float:
@@ -108,7 +100,7 @@ class PlannedRun:
 
     def expected(self, predict: Callable[..., Any]) -> Any:
         """Return what a law of model/size.py says about this run."""
-        a_token = bytes_per_token(self.V)
+        a_token = bytes_per_token(self.cfg.V)
         reading = Reading(self.text_tokens * a_token, self.tokens * a_token, in_epochs=True)
         return predict(self.parameters, [reading], steps=self.steps)
 
@@ -139,28 +131,26 @@ _WANTED = ((1e6, 1024), (4e6, 4096), (16e6, 8192), (math.inf, 16128))
 
 def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> PlannedRun:
     """Return the run with the lowest expected loss; with a teacher if there is time for both to read all that helps."""
-    runs = [_run(size, text_bytes, V, machine, seconds) for size in SIZES if text_bytes >= size.least_text]
+    sizes = [replace(size, V=V) for size, least_text in SIZES.items() if text_bytes >= least_text]
+    runs = [_run(size, text_bytes, machine, seconds) for size in sizes]
     plain = min(runs, key=lambda run: run.expected(model_size.expected_bits_per_byte))
-    taught = _run(plain.size, text_bytes, V, machine, seconds, taught=True)
+    taught = _run(plain.cfg, text_bytes, machine, seconds, taught=True)
     return taught if taught.limited_by == "text" and taught.parameters >= _LEAST_TAUGHT else plain
 
 
-def _run(
-    size: Size, text_bytes: float, V: int, machine: Machine, seconds: float, *, taught: bool = False
-) -> PlannedRun:
-    shape = {"T": size.T, "C": size.C, "L": size.L, "head_dim": size.head_dim, "d_ff": 4 * size.C}
-    parameters, flops = costs(ModelConfig.from_section(shape, V=V), size.T)
-    text_tokens = text_bytes / bytes_per_token(V)
+def _run(cfg: ModelConfig, text_bytes: float, machine: Machine, seconds: float, *, taught: bool = False) -> PlannedRun:
+    parameters, flops = costs(cfg)
+    text_tokens = text_bytes / bytes_per_token(cfg.V)
     by_time = machine.flops * seconds / flops / (TAUGHT if taught else 1)
     by_text = _OF_MOST_EPOCHS * model_size.most_epochs(parameters, in_epochs=True) * text_tokens
     tokens = min(by_time, by_text)
     most = _MOST_AT_ONCE if machine.cuda else _MOST_AT_ONCE_ON_CPU
     # Batches of about 2 * sqrt(tokens) tokens were near the best in runs of 2 M and 8 M tokens (docs/recipe.md).
-    B = round(min(most, 2 * math.sqrt(min(tokens, _BATCH_EPOCHS * text_tokens))) / size.T)
-    B = min(max(4, B), max(1, int(tokens / size.T / _FEWEST_STEPS)))
-    steps = max(1, int(tokens / (B * size.T)))
+    B = round(min(most, 2 * math.sqrt(min(tokens, _BATCH_EPOCHS * text_tokens))) / cfg.T)
+    B = min(max(4, B), max(1, int(tokens / cfg.T / _FEWEST_STEPS)))
+    steps = max(1, int(tokens / (B * cfg.T)))
     limit = "time" if by_time < by_text else "text"
-    return PlannedRun(size, V, B, steps, parameters, flops, text_tokens, limit, taught)
+    return PlannedRun(cfg, B, steps, parameters, flops, text_tokens, limit, taught)
 
 
 def context_for(surveys: Sequence[Survey], *, most: int, bytes_a_token: float) -> int:
@@ -177,11 +167,11 @@ def context_for(surveys: Sequence[Survey], *, most: int, bytes_a_token: float) -
 
 
 @cache
-def costs(cfg: ModelConfig, T: int) -> tuple[int, int]:
+def costs(cfg: ModelConfig) -> tuple[int, int]:
     """Return (parameters, FLOPs per token of training); the model is on the meta device, where it takes no memory."""
     with torch.device("meta"):
         model = GPT(cfg)
-    return model.parameter_count(), model_size.flops_per_token(model, T=T)
+    return model.parameter_count(), model_size.flops_per_token(model, T=cfg.T)
 
 
 # Outlook of a run, what it reads and what its model will write: one answer for `init` and `doctor`, from params.yaml.
@@ -192,8 +182,8 @@ def costs(cfg: ModelConfig, T: int) -> tuple[int, int]:
 class Outlook:
     """Text that a run trains on, and the loss and ability expected of its model."""
 
-    seen: Mapping[str, Exposure]  # by source of text, if it has any weight and its size is known
-    parameters: int | None  # None: those of a base that is not imported yet
+    seen: Mapping[str, Exposure]  # by source of text
+    too_often: Sequence[str]  # warnings of sources with too many epochs
     loss: str  # expected by the scaling law, in words; empty from a base, which the law does not cover
     ability: Ability
     further: tuple[float, Ability] | None = None  # hours that would do better, and what they would do
@@ -208,23 +198,24 @@ class Outlook:
 
     @property
     def epochs(self) -> str:
-        """Return the epochs over each source as text."""
-        return ", ".join(f"{name} {it.epochs:,.2f} of {it.tokens:,.0f} tokens" for name, it in self.seen.items())
+        """Return as text the epochs over each source that has any weight and whose size is known."""
+        seen = {name: it for name, it in self.seen.items() if it.epochs}
+        return ", ".join(f"{name} {it.epochs:,.2f} of {it.tokens:,.0f} tokens" for name, it in seen.items())
 
 
-def look_ahead(params: Mapping[str, Any], *, folder: Path, known: Mapping[str, float] | None = None) -> Outlook:
+def look_ahead(params: Mapping[str, Any], *, known: Mapping[str, float] | None = None) -> Outlook:
     """Return the outlook of a run; `known` has the bytes of text of the sources for which a survey has them."""
-    cfg = model_config(params, folder)
+    cfg = model_config(params)
     texts = {name: source for name, source in params["sources"].items() if source["use"] == "text"}
     pretrained, V = params["tokenizer"]["kind"] == "hf", params["tokenizer"].get("vocab_size", BYTES)
     a_token = model_size.BASE_BYTES_PER_TOKEN if pretrained else bytes_per_token(V)
-    mix = read_meta(folder / layout.MIX) if (folder / layout.MIX).is_file() else {"sources": {}}
+    mix = read_meta(layout.MIX) if layout.MIX.is_file() else {"sources": {}}
     # Counts of another vocabulary are of an earlier run.
     counted = mix["sources"] if cfg is None or mix.get("vocab_size", cfg.V) == cfg.V else {}
     tokens = {
         name: counted[name]["train"]["tokens"]
         if name in counted
-        else _trained_bytes(source, folder, a_token, size=(known or {}).get(name)) / a_token
+        else _trained_bytes(source, a_token, size=(known or {}).get(name)) / a_token
         for name, source in texts.items()
     }
     steps = params["train"]["total_steps"]
@@ -238,7 +229,8 @@ def look_ahead(params: Mapping[str, Any], *, folder: Path, known: Mapping[str, f
     if params["base"]["from"] is None and parameters is not None:
         ability = model_size.expected_ability(parameters, readings, steps=steps)
         loss = _expected_loss(parameters, readings, steps=steps, optimizer=params["train"]["optimizer"])
-    return Outlook({name: it for name, it in seen.items() if it.epochs}, parameters, loss, ability)
+    most = model_size.most_epochs(parameters or model_size.LARGEST_MODEL, in_epochs=in_epochs)
+    return Outlook(seen, read_too_often(seen, most=most), loss, ability)
 
 
 def _expected_loss(parameters: int, readings: Sequence[Reading], *, steps: int, optimizer: str) -> str:
@@ -264,12 +256,12 @@ def look_further(ahead: Outlook, planned: Callable[[float], PlannedRun], *, hour
     return replace(ahead, further=next((found for found in tried if found[1] in better), None))
 
 
-def _trained_bytes(source: Mapping[str, Any], folder: Path, a_token: float, *, size: float | None) -> float:
+def _trained_bytes(source: Mapping[str, Any], a_token: float, *, size: float | None) -> float:
     """Return the bytes of a source's training text as far as known before it is loaded; 0 if unknown."""
     budget, load = source["budget"]["max_train_tokens"], source["load"]
     limits = [budget * a_token] if budget is not None else []
     if load.get("dataset") is None:
-        path = folder / source["input"]
+        path = Path(source["input"])
         if size is None and load["kind"] == "text" and path.is_dir():
             with suppress(ValueError, OSError):  # a file that cannot be read, which the checks of inputs name
                 size = text_bytes(str(path), PLAIN if load.get("glob") else SUFFIXES)
@@ -283,11 +275,11 @@ def size_on_disk(path: Path) -> int:
     return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
-def model_config(params: Mapping[str, Any], folder: Path = Path()) -> ModelConfig | None:
+def model_config(params: Mapping[str, Any]) -> ModelConfig | None:
     """Return the configuration of the model to train; None if it is that of a base that is not imported yet."""
     if params["base"]["from"] is not None:
-        base, given = folder / layout.BASE, params["model"]
-        return open_base(base).config(T=given["T"], dropout=given["dropout"]) if is_imported(base) else None
+        shape = {key: params["model"][key] for key in ("T", "dropout")}
+        return open_base(layout.BASE).config(**shape) if is_imported(layout.BASE) else None
     return ModelConfig.from_section(params["model"], V=params["tokenizer"].get("vocab_size", BYTES))
 
 
