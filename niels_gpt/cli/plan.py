@@ -97,7 +97,7 @@ def plan_params(
     public_bytes = sum(size_on_disk(Path(source["input"])) for source in public.values())
     share = min(_PUBLIC_SHARE, public_bytes / (public_bytes + text_bytes))
     reading = machine.start * (_STAGES_A_SOURCE * sources + _OTHER_STAGES) + _A_MEGABYTE * text_bytes / 1e6
-    characters, words = (max(getattr(survey, of) for survey in surveys) for of in ("characters", "words"))
+    characters, words = max(survey.characters for survey in surveys), max(survey.words for survey in surveys)
     V = base.cfg.V if base else vocabulary_for(text_bytes, characters=characters, words=words)
     if not base and V != BYTES:
         reading += _A_MEGABYTE_OF_PIECES * min(text_bytes, _sample_bytes(text_bytes)) / 1e6
@@ -300,7 +300,7 @@ def _tokenizer_settings(run: PlannedRun, surveys: Sequence[Survey]) -> dict[str,
     if run.cfg.V == BYTES:
         reason = "The text is too small or too repetitive to learn a vocabulary: its bytes are the tokens."
         return {"tokenizer": Setting({"kind": Setting("byte", reason), "corpus": NO_INPUT})}
-    text_bytes, documents = (sum(getattr(survey, of) for survey in surveys) for of in ("text_bytes", "documents"))
+    text_bytes, documents = sum(survey.text_bytes for survey in surveys), sum(survey.documents for survey in surveys)
     few = f"{plural(documents, 'document')}: too few to filter rare words, so some may be in the vocabulary."
     reason = f"For {megabytes(text_bytes)} of text: a larger vocabulary gives fewer tokens, and needs more text."
     return {
