@@ -297,6 +297,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
             turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"ho {name}"}]
             Path("data", name).mkdir()
             Path("data", name, "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 4)
+        Path("data/no-input.md").touch()
 
         def run(stage_main: Any, name: str, key: str = "") -> None:
             stage = Stage(name=name, key=key, params=params, inputs=Inputs({}, {}))
@@ -909,7 +910,7 @@ def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
         "sources.primer.input: the project itself lies in there",
         "splice.spans.alpah is not a parameter; did you mean alpha?",
         "runtime.compile is 'maybe'",
-        "roam: data/roam does not exist",
+        "sources.roam.input is data/roam, which does not exist",
     ):
         assert sum(words in line for line in bad) == 1, (words, result.output)
     assert len(bad) == 8
