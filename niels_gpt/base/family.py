@@ -158,7 +158,7 @@ class Family:
                 if value is None:  # the norm of q and k may have no gains
                     value = state_dict.get(f"blocks.{i}.{part}", torch.ones(cfg.D))
                 if form in self.halves and part in _ROTATED:
-                    value = _as_halves(value, D=cfg.D)
+                    value = as_halves(value, D=cfg.D)
                 theirs[_BLOCK[form].format(i=i) + _PARTS[part][form]] = value
         theirs[_WEIGHTS["norm"][form]] = state_dict["ln_f.weight"]
         if not cfg.tied:
@@ -233,7 +233,7 @@ def _as_pairs(rows: torch.Tensor, *, D: int) -> torch.Tensor:
     return rows.unflatten(0, (-1, 2, D // 2)).transpose(1, 2).flatten(0, 2)
 
 
-def _as_halves(rows: torch.Tensor, *, D: int) -> torch.Tensor:
+def as_halves(rows: torch.Tensor, *, D: int) -> torch.Tensor:
     """Undo `_as_pairs`."""
     return rows.unflatten(0, (-1, D // 2, 2)).transpose(1, 2).flatten(0, 2)
 

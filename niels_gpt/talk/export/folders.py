@@ -1,5 +1,6 @@
 """Exports as folders: in the project's own format, and for the transformers library; architectures for export."""
 
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
-from niels_gpt.base.family import Family, Form, family_for
+from niels_gpt.base.family import Family, Form, as_halves, family_for
 from niels_gpt.base.imported import Provenance
 from niels_gpt.chat_template import ChatML
 from niels_gpt.config import ModelConfig, Renderer, to_dict
@@ -194,16 +195,18 @@ _NEOX_SETTINGS = (
     ("rope_theta", "rotary_emb_base", "rope.freq_base"),
     ("norm_eps", "layer_norm_eps", "attention.layer_norm_epsilon"),
 )
-_NEOX_WEIGHTS = {
-    "tok_emb": "gpt_neox.embed_in",
-    "lm_head": "embed_out",
-    "ln_f": "gpt_neox.final_layer_norm",
-    "ln1": "input_layernorm",
-    "ln2": "post_attention_layernorm",
-    "attn.qkv": "attention.query_key_value",
-    "attn.proj": "attention.dense",
-    "mlp.fc1": "mlp.dense_h_to_4h",
-    "mlp.fc2": "mlp.dense_4h_to_h",
+# Parts of our names of weights, and by form of theirs.
+_NEOX_NAMES: dict[str, dict[Form, str]] = {
+    "tok_emb": {"transformers": "gpt_neox.embed_in", "gguf": "token_embd"},
+    "lm_head": {"transformers": "embed_out", "gguf": "output"},
+    "ln_f": {"transformers": "gpt_neox.final_layer_norm", "gguf": "output_norm"},
+    "blocks": {"transformers": "gpt_neox.layers", "gguf": "blk"},
+    "ln1": {"transformers": "input_layernorm", "gguf": "attn_norm"},
+    "ln2": {"transformers": "post_attention_layernorm", "gguf": "ffn_norm"},
+    "attn.qkv": {"transformers": "attention.query_key_value", "gguf": "attn_qkv"},
+    "attn.proj": {"transformers": "attention.dense", "gguf": "attn_output"},
+    "mlp.fc1": {"transformers": "mlp.dense_h_to_4h", "gguf": "ffn_up"},
+    "mlp.fc2": {"transformers": "mlp.dense_4h_to_h", "gguf": "ffn_down"},
 }
 
 
@@ -246,21 +249,13 @@ class NeoX:
         self, state_dict: Mapping[str, torch.Tensor], cfg: ModelConfig, form: Form
     ) -> dict[str, torch.Tensor]:
         """Return the weights under the names of `form`; only in transformers, Q, K and V of a head are contiguous."""
-        weights, order = {}, torch.cat((torch.arange(0, cfg.D, 2), torch.arange(1, cfg.D, 2)))
+        weights, D = {}, cfg.D
         for name, value in state_dict.items():
-            module, _, part = name.rpartition(".")
-            block = ""
-            if module.startswith("blocks."):
-                _, i, module = module.split(".", 2)
-                block = f"gpt_neox.layers.{i}."
-            if module == "attn.qkv":
-                q, k, v = value.unflatten(0, (3, cfg.H, cfg.D))
-                heads = torch.stack((q[:, order], k[:, order], v))
-                value = (heads.transpose(0, 1) if form == "transformers" else heads).flatten(0, 2)  # noqa: PLW2901
-            weights[f"{block}{_NEOX_WEIGHTS[module]}.{part}"] = value
-        if form == "transformers":
-            return weights
-        from gguf import MODEL_ARCH, get_tensor_name_map
-
-        names = get_tensor_name_map(MODEL_ARCH.GPTNEOX, cfg.L)
-        return {str(names.get_name(name, (".weight", ".bias"))): value for name, value in weights.items()}
+            theirs = re.sub("|".join(_NEOX_NAMES), lambda ours: _NEOX_NAMES[ours[0]][form], name)
+            if ".attn.qkv." in name:
+                q, k, v = value.chunk(3)
+                heads = [part.unflatten(0, (cfg.H, D)) for part in (as_halves(q, D=D), as_halves(k, D=D), v)]
+                weights[theirs] = torch.stack(heads, dim=1 if form == "transformers" else 0).flatten(0, 2)
+            else:
+                weights[theirs] = value
+        return weights
