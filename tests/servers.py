@@ -20,8 +20,8 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.talk.server.access import listen, make_server
 from niels_gpt.talk.server.app import Limits
-from niels_gpt.talk.server.scheduler import Event, Order, Scheduler
-from niels_gpt.talk.talker import Talker
+from niels_gpt.talk.server.scheduler import Order, Scheduler
+from niels_gpt.talk.talker import Talker, TextChunk
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def order(tokens: int, **more: Any) -> Order:
     return Order(prompt=[65, 66], sampling=Sampling(0.0, **more), seed=0, max_new_tokens=tokens)
 
 
-async def events_of(answer: Any) -> list[Event]:
-    return [event async for event in answer]
+async def events_of(answer: Any) -> list[TextChunk]:
+    return [chunk async for _, chunk in answer]
 
 
 def scheduled(work: Callable[[Scheduler], Coroutine[Any, Any, None]], *, slots: int = 3, queue: int = 3) -> None:

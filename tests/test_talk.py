@@ -76,10 +76,11 @@ def test_tokens_come_with_the_text_they_end_in() -> None:
             return b"one two"
 
     both = StreamedText(Whole(), ["two", "ne"])  # both in one token: the first ends the answer
-    assert both.add(Token(0, 0)) == TextChunk("o")
+    assert both.add(Token(0, 0)) == TextChunk("o", (), "stop", 1)
     rest = StreamedText(ByteTokenizer(), ["xyz"])
     assert [rest.add(Token(0, byte)).text for byte in b"xy\xc3"] == ["", "", ""]
-    assert rest.rest() == TextChunk("xy\ufffd", tuple(Token(0, byte) for byte in b"xy\xc3"))
+    tokens = tuple(Token(0, byte, offset=place) for place, byte in enumerate(b"xy\xc3"))
+    assert rest.rest() == TextChunk("xy\ufffd", tokens, "length", 3)
 
 
 def test_each_model_is_prompted_in_its_own_format() -> None:

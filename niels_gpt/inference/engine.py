@@ -37,6 +37,7 @@ class Token(NamedTuple):
     id: int
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()  # (id, log probability), most probable first
+    offset: int = 0  # characters of the text before it, set where text is made
 
 
 @dataclass(eq=False)

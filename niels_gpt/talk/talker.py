@@ -21,19 +21,21 @@ from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.tokenizers import FILE_NAMES
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
 
+Finish = Literal["stop", "length"]
+
 
 @dataclass(frozen=True)
 class TextChunk:
-    """Text that is final, and the tokens whose text ends in it."""
+    """Text that is final, and the tokens whose text ends in it; the last of an answer also says how it ended."""
 
     text: str = ""
     tokens: tuple[Token, ...] = ()
+    finish: Finish | None = None
+    written: int = 0  # tokens of the whole answer, without the one that ended it; set with `finish`
 
     def __add__(self, other: "TextChunk") -> "TextChunk":
-        return TextChunk(self.text + other.text, self.tokens + other.tokens)
-
-
-Finish = Literal["stop", "length"]
+        written = self.written + other.written
+        return TextChunk(self.text + other.text, self.tokens + other.tokens, other.finish or self.finish, written)
 
 
 class StreamedText:
@@ -47,26 +49,31 @@ class StreamedText:
     ) -> None:
         self._decoder, self._stops = IncrementalDecoder(tokenizer), tuple(stops)
         self._ends, self._most = ends, max_tokens
-        self._held, self._given = "", 0  # text held back, and characters returned
+        self._held, self._given = "", 0  # text held back, and characters returned, those of an echo included
         self._waiting: list[tuple[int, Token]] = []  # with the character position where each token ends
         self._echoed = False
-        self.written = 0  # tokens, without the one that ended the answer
+        self._written = 0
         self.finish: Finish | None = None
 
     def echo(self, prompt: Sequence[Token]) -> TextChunk:
         """Return the text before the answer, in which no stop string is looked for."""
-        self._echoed = True
-        return TextChunk("".join(self._decoder.add(token.id) for token in prompt), tuple(prompt))
+        self._echoed, text, tokens = True, "", []
+        for token in prompt:
+            tokens.append(token._replace(offset=len(text)))
+            text += self._decoder.add(token.id)
+        self._given = len(text)
+        return TextChunk(text, tuple(tokens))
 
     def add(self, token: Token) -> TextChunk:
         """Return the text that is final after this token; `finish` is set if it is the last."""
+        token = token._replace(offset=self._given + len(self._held))
         if token.id in self._ends:
             # lm-eval expects one token after an echoed prompt, whichever it is.
             return self._end("stop") + TextChunk("", (token,) if self._echoed else ())
-        self.written += 1
+        self._written += 1
         self._held += self._decoder.add(token.id)
         self._waiting.append((self._given + len(self._held), token))
-        return self._end("length") if self.written == self._most else self._take(hold=True)
+        return self._end("length") if self._written == self._most else self._take(hold=True)
 
     def rest(self) -> TextChunk:
         """End the answer, and return the text held back; an incomplete character becomes U+FFFD."""
@@ -89,7 +96,7 @@ class StreamedText:
         self._given += certain
         out = tuple(token for end, token in self._waiting if end <= self._given)
         self._waiting = self._waiting[len(out) :]
-        return TextChunk(held[:certain], out)
+        return TextChunk(held[:certain], out, self.finish, self._written if self.finish else 0)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,23 +57,23 @@ class Stream(StreamingResponse):
 async def _events(reply: Reply, answer: Answer, *, usage: bool) -> AsyncIterator[str]:
     """Yield the server-sent events of a reply, ending with `[DONE]`; `usage` adds token counts."""
     none_yet = {"usage": None} if usage else {}
-    texts = [""] * answer.choices
+    chunks = [TextChunk()] * answer.choices
     if reply.sources and (first := reply.sources.first()):
         yield reply.part([], **none_yet, niels_gpt=first)
     for index in range(answer.choices):
         if opening := reply.opening(index):
             yield reply.part(opening, **none_yet)
     try:
-        async for event in answer:
-            reply.written += event.written
-            texts[event.choice] += event.piece.text
-            if event.piece != TextChunk():
-                yield reply.part([reply.choice(event.choice, event.piece, None)], **none_yet)
-            if event.finish:
-                yield reply.part([reply.choice(event.choice, TextChunk(), event.finish)], **none_yet)
+        async for n, chunk in answer:
+            chunks[n] += replace(chunk, tokens=())
+            if chunk.text or chunk.tokens:
+                yield reply.part([reply.choice(n, TextChunk(chunk.text, chunk.tokens))], **none_yet)
+            if chunk.finish:
+                yield reply.part([reply.choice(n, TextChunk(finish=chunk.finish))], **none_yet)
         if usage:
-            yield reply.part([], usage=reply.usage)
+            yield reply.part([], usage=reply.usage(chunks))
         if reply.sources:
+            texts = [chunk.text for chunk in chunks]
             yield reply.part([], niels_gpt=await asyncio.to_thread(reply.sources.last, texts))
     except Exception as error:  # status 200 is already sent, so the error goes into the stream
         yield f"data: {bytes(refusal(500, str(error)).body).decode()}\n\n"
@@ -81,21 +82,19 @@ async def _events(reply: Reply, answer: Answer, *, usage: bool) -> AsyncIterator
 
 async def whole_reply(reply: Reply, answer: Answer, request: Request) -> dict[str, Any]:
     """Return the complete reply, or what was generated until the client disconnected."""
-    pieces, finish = [TextChunk()] * answer.choices, ["length"] * answer.choices
+    chunks = [TextChunk()] * answer.choices
     watch = asyncio.create_task(_leave_with_client(request, answer))
     try:
-        async for event in answer:
-            pieces[event.choice] += event.piece
-            reply.written += event.written
-            finish[event.choice] = event.finish or finish[event.choice]
+        async for n, chunk in answer:
+            chunks[n] += chunk
     except ClientDisconnect:
         pass
     finally:
         watch.cancel()
         answer.leave()
-    body = reply.whole(pieces, finish)
+    body = reply.whole(chunks)
     if reply.sources:
-        body["niels_gpt"] = await asyncio.to_thread(reply.sources.last, [piece.text for piece in pieces])
+        body["niels_gpt"] = await asyncio.to_thread(reply.sources.last, [chunk.text for chunk in chunks])
     return body
 
 
@@ -140,26 +139,15 @@ class Service:
         found = self._notes.library.find(typed, limit=int(limit), sources=self._notes.sources)
         return {"object": "list", "data": [to_json(section, with_path=_is_here(request)) for section in found]}
 
-    async def tokenize(self, request: Request) -> Response:
-        """Handle `POST /tokenize`."""
-        return await self._prepared(request, self._tokenized)
-
-    async def chat(self, request: Request) -> Response:
-        """Handle `POST /v1/chat/completions`."""
-        return await self._answered(request, self._chat)
-
-    async def complete(self, request: Request) -> Response:
-        """Handle `POST /v1/completions`."""
-        return await self._answered(request, self._completion)
-
     def check_name(self, name: str) -> None:
         """Raise a 404 error if `name` is not the served model."""
         if name != self._talker.name:
             raise HTTPException(404, f"there is no model {name[:100]!r} here; this server has {self._talker.name!r}")
 
-    async def _answered(self, request: Request, prepare: Callable[[bytes], _Job]) -> Response:
+    async def answered(self, prepare: Callable[[bytes], _Job], request: Request) -> Response:
+        """Answer a request, of whose body `prepare` (`chat` or `completion`) makes orders."""
         self._scheduler.check_room()  # before parsing: a request that is rejected anyway should cost nothing
-        asked, reply, orders = await self._prepared(request, prepare)
+        asked, reply, orders = await self.prepared(prepare, request)
         answer = self._scheduler.answer(orders)
         self._scheduler.metrics.prompt_tokens.inc(reply.prompt_tokens)
         if reply.sources:
@@ -168,7 +156,7 @@ class Service:
             return Stream(reply, answer, usage=asked.stream_options.include_usage)
         return JSONResponse(await whole_reply(reply, answer, request))
 
-    async def _prepared(self, request: Request, prepare: Callable[[bytes], Prepared]) -> Prepared:
+    async def prepared(self, prepare: Callable[[bytes], Prepared], request: Request) -> Prepared:
         """Run `prepare` on the request body: if it is large, in a thread and one at a time.
 
         The parsed objects take many times the size of the body. A client that left while it waited is skipped.
@@ -193,7 +181,8 @@ class Service:
             self.check_name(asked.model)
         return asked
 
-    def _tokenized(self, body: bytes) -> Response:
+    def tokenized(self, body: bytes) -> Response:
+        """Return the reply to `POST /tokenize`."""
         asked = self._parsed(TokenizeRequest, body)
         messages = [message.model_dump() for message in asked.messages]
         ids = self._talker.chat.prompt(messages) if messages else self._talker.tokenizer.encode(asked.prompt or "")
@@ -201,7 +190,8 @@ class Service:
         # json.dumps holds the GIL for 0.1 s per megabyte of text, and no other client is served meanwhile.
         return Response(to_json_bytes(found), media_type="application/json")
 
-    def _chat(self, body: bytes) -> _Job:
+    def chat(self, body: bytes) -> _Job:
+        """Return what `POST /v1/chat/completions` asks for."""
         asked, talker, limit = self._parsed(ChatRequest, body), self._talker, self._limits.new_tokens
         said: Sequence[Mapping[str, str]] = [message.model_dump() for message in asked.messages]
         sources = self._sources(asked, said[-1]["content"])
@@ -223,7 +213,8 @@ class Service:
         reply = ChatReply(talker, logprobs=asked.logprobs, prompt_tokens=len(order.prompt), sources=sources, **more)
         return asked, reply, [replace(order, seed=seed) for seed in _seeds(asked, reply)]
 
-    def _completion(self, body: bytes) -> _Job:
+    def completion(self, body: bytes) -> _Job:
+        """Return what `POST /v1/completions` asks for."""
         asked, talker, limit = self._parsed(CompletionRequest, body), self._talker, self._limits.new_tokens
         prompts, choices, queue = len(asked.prompt), len(asked.prompt) * asked.n, self._limits.queue
         if choices > queue:
@@ -346,9 +337,9 @@ def build_app(
     app.get("/v1/models/{name:path}")(model)
     if notes is not None:
         app.get("/v1/find")(service.find)
-    app.post("/tokenize")(service.tokenize)
-    app.post("/v1/chat/completions")(service.chat)
-    app.post("/v1/completions")(service.complete)
+    app.post("/tokenize", response_model=None)(partial(service.prepared, service.tokenized))
+    app.post("/v1/chat/completions")(partial(service.answered, service.chat))
+    app.post("/v1/completions")(partial(service.answered, service.completion))
     for name, folder in {"static": STATIC, "web": WEB}.items():
         app.mount(f"/{name}", StaticFiles(directory=folder), name=name)
     return app

@@ -13,10 +13,13 @@ from starlette.exceptions import HTTPException
 
 from niels_gpt.inference.engine import RowsFailed, Token
 from niels_gpt.inference.sampling import Sampling, SeededNoise
-from niels_gpt.talk.talker import Finish, StreamedText, Talker, TextChunk
+from niels_gpt.talk.talker import StreamedText, Talker, TextChunk
 
 _MOMENT_S = 0.01  # longest wait for an event loop between two steps, in seconds
 _TURNS = 6  # iterations of the event loop that it takes to accept a new client and parse its request
+
+
+Event = tuple[int, TextChunk]  # index of a choice, and its new text
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,6 @@ class Order:
     stops: Sequence[str] = ()
     top_logprobs: int | None = None
     echo: bool = False  # the text begins with the prompt, with log probabilities if those are asked for
-
-
-@dataclass(frozen=True)
-class Event:
-    """New text of one choice, with the finish reason if it is the last."""
-
-    choice: int
-    piece: TextChunk
-    finish: Finish | None = None
-    written: int = 0  # tokens generated in total; set in the last event
 
 
 # Upper bounds of the histogram's buckets, in seconds.
@@ -63,7 +56,7 @@ class Metrics:
 
 @dataclass(eq=False)
 class Answer:
-    """Answer in progress, with one or more choices; an asynchronous iterator over their events."""
+    """Answer in progress, with one or more choices; an asynchronous iterator over (choice, its new text)."""
 
     choices: int
     metrics: Metrics
@@ -78,8 +71,9 @@ class Answer:
                 raise item
             if first:
                 self.metrics.first_text.observe(time.perf_counter() - start)
-            self.metrics.written.inc(item.written)
-            ended, first = ended + (item.finish is not None), False
+            _, chunk = item
+            self.metrics.written.inc(chunk.written)
+            ended, first = ended + (chunk.finish is not None), False
             yield item
 
     def leave(self) -> None:
@@ -204,12 +198,11 @@ class Scheduler:
             writing = self.under_way[token.row]
             text = writing.text
             if prompt := self._engine.scored_prompt(token.row):
-                self._outbox.append((writing.answer, Event(writing.choice, text.echo(prompt))))
-            piece = text.add(token) if writing.order.max_new_tokens else text.rest()
-            if text.finish or piece != TextChunk():
-                written = text.written if text.finish else 0
-                self._outbox.append((writing.answer, Event(writing.choice, piece, text.finish, written)))
-            if text.finish:
+                self._outbox.append((writing.answer, (writing.choice, text.echo(prompt))))
+            chunk = text.add(token) if writing.order.max_new_tokens else text.rest()
+            if chunk != TextChunk():
+                self._outbox.append((writing.answer, (writing.choice, chunk)))
+            if chunk.finish:
                 self._engine.drop(token.row)
                 del self.under_way[token.row]
 

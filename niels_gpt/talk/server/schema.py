@@ -5,7 +5,6 @@ import re
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
@@ -17,7 +16,6 @@ from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import SAMPLING, Sampling
 from niels_gpt.talk.notes import Sources
 from niels_gpt.talk.talker import Talker, TextChunk
-from niels_gpt.tokenizer.vocabulary import IncrementalDecoder
 
 # Request bodies: the supported fields of OpenAI's API, and a few extensions.
 #
@@ -224,43 +222,43 @@ class Reply(ABC):
 
     def __init__(self, talker: Talker, *, logprobs: bool, prompt_tokens: int, sources: Sources | None, **more: Any):
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
-        self.sources, self.prompt_tokens, self.written = sources, prompt_tokens, 0
+        self.sources, self.prompt_tokens = sources, prompt_tokens
         self._tokenizer, self._wanted = talker.tokenizer, logprobs
         self._head = {"id": self.id, "created": int(time.time()), "model": talker.name, **more}
         # Serialized once, since it is the same in every event and there is an event per token.
         self._part_head = json.dumps({**self._head, "object": self.part_object})[:-1]
 
-    @property
-    def usage(self) -> dict[str, int]:
-        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.written}
-        return {**counts, "total_tokens": sum(counts.values())}
+    def usage(self, chunks: Sequence[TextChunk]) -> dict[str, int]:
+        """Return the token counts of a reply with these choices."""
+        written = sum(chunk.written for chunk in chunks)
+        total = self.prompt_tokens + written
+        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": written, "total_tokens": total}
 
-    def whole(self, pieces: Sequence[TextChunk], finish: Sequence[str]) -> dict[str, Any]:
-        """Return the body of a reply that is not streamed, with the text and finish reason of each choice."""
-        ends = zip(pieces, finish, strict=True)
-        choices = [self.choice(n, piece, reason, whole=True) for n, (piece, reason) in enumerate(ends)]
-        return {**self._head, "object": self.whole_object, "choices": choices, "usage": self.usage}
+    def whole(self, chunks: Sequence[TextChunk]) -> dict[str, Any]:
+        """Return the body of a reply that is not streamed, with the whole text of each choice."""
+        choices = [self.choice(n, chunk, whole=True) for n, chunk in enumerate(chunks)]
+        return {**self._head, "object": self.whole_object, "choices": choices, "usage": self.usage(chunks)}
 
     def part(self, choices: Sequence[dict[str, Any]], **more: Any) -> str:
         """Return one server-sent event with these choices."""
         rest = json.dumps({"choices": choices, **more})[1:]
         return f"data: {self._part_head}, {rest}\n\n"
 
-    def choice(self, index: int, piece: TextChunk, finish: str | None, *, whole: bool = False) -> dict[str, Any]:
+    def choice(self, index: int, chunk: TextChunk, *, whole: bool = False) -> dict[str, Any]:
         """Return the new text of a choice in a stream, or its `whole` text."""
-        content = self._content(piece.text, finish, whole=whole)
-        logprobs = self._logprobs(index, piece.tokens) if self._wanted else None
-        return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
+        logprobs = self._logprobs(chunk.tokens) if self._wanted else None
+        content = self._content(chunk, whole=whole)
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": chunk.finish}
 
     def opening(self, index: int) -> list[dict[str, Any]]:
         """Return what a stream sends of a choice before its text."""
         return []
 
     @abstractmethod
-    def _content(self, text: str, finish: str | None, *, whole: bool) -> dict[str, Any]: ...
+    def _content(self, chunk: TextChunk, *, whole: bool) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any]: ...
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any]: ...
 
 
 class ChatReply(Reply):
@@ -272,12 +270,12 @@ class ChatReply(Reply):
         delta = {"role": "assistant", "content": ""}
         return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
-    def _content(self, text: str, finish: str | None, *, whole: bool) -> dict[str, Any]:
+    def _content(self, chunk: TextChunk, *, whole: bool) -> dict[str, Any]:
         if whole:
-            return {"message": {"role": "assistant", "content": text, "refusal": None}}
-        return {"delta": {"content": text} if text or not finish else {}}
+            return {"message": {"role": "assistant", "content": chunk.text, "refusal": None}}
+        return {"delta": {} if chunk.finish else {"content": chunk.text}}
 
-    def _logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any]:
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any]:
         entries = [
             {**self._one(token.id, token.logprob), "top_logprobs": [self._one(*top) for top in token.top_logprobs]}
             for token in tokens
@@ -294,19 +292,10 @@ class CompletionReply(Reply):
 
     prefix, whole_object, part_object = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, talker: Talker, **how: Any) -> None:
-        super().__init__(talker, **how)
-        self._offsets = defaultdict[int, int](int)  # characters so far, by index of the choice
-        self._decoders = defaultdict[int, IncrementalDecoder](lambda: IncrementalDecoder(talker.tokenizer))
+    def _content(self, chunk: TextChunk, *, whole: bool) -> dict[str, Any]:
+        return {"text": chunk.text}
 
-    def _content(self, text: str, finish: str | None, *, whole: bool) -> dict[str, Any]:
-        return {"text": text}
-
-    def _logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any]:
-        offsets = []
-        for token in tokens:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(self._decoders[index].add(token.id))
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any]:
         return {
             "tokens": [self._name(token.id) for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
@@ -314,7 +303,7 @@ class CompletionReply(Reply):
                 None if token.logprob is None else {self._name(id): logprob for id, logprob in token.top_logprobs}
                 for token in tokens
             ],
-            "text_offset": offsets,
+            "text_offset": [token.offset for token in tokens],
         }
 
     def _name(self, id: int) -> str:
