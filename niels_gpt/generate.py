@@ -1,11 +1,11 @@
-"""Text generation, and single-row reference implementations of top-k and sampling."""
+"""Text generation, and top-k and sampling of a single row."""
 
 from collections.abc import Sequence
 
 import torch
 
 from niels_gpt.inference.engine import Engine
-from niels_gpt.inference.sampling import Sampling
+from niels_gpt.inference.sampling import Draw, Sampling, next_noise
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
@@ -22,17 +22,10 @@ def sample_next_token(
     logits_1d: torch.Tensor, *, temperature: float, top_k: int | None, generator: torch.Generator | None = None
 ) -> int:
     """Sample one id from softmax(`(V,)` logits / temperature) after top-k; temperature 0 is greedy."""
-    Sampling(temperature)  # checks it
-    if temperature == 0:
-        return int(logits_1d.argmax())
-    logits = logits_1d.float().cpu()
-    if top_k is not None:
-        logits = top_k_filter(logits, top_k)
-    # Subtract the maximum first, so that a tiny temperature cannot overflow to inf - inf. The temperature is clamped to
-    # float32's range, since torch would round it to 0 or inf, and 0 / 0 and -inf / inf are NaN.
-    room = torch.finfo(logits.dtype)
-    logits = (logits - logits.max()) / min(max(temperature, room.tiny), room.max)
-    return int(torch.multinomial(logits.softmax(dim=-1), 1, generator=generator))
+    logits, V = logits_1d.float().cpu(), len(logits_1d)
+    draw = Draw([Sampling(temperature, top_k)], V=V, device=logits.device)
+    noise = next_noise({0: generator} if temperature > 0 else {}, rows=1, V=V)
+    return int(draw.ids(logits[None], torch.as_tensor(noise)))
 
 
 def generate(

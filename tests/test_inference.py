@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.generate import generate_ids, sample_next_token
+from niels_gpt.generate import generate_ids, sample_next_token, top_k_filter
 from niels_gpt.inference.engine import Engine, RowsFailed, Token
 from niels_gpt.inference.runner import RecordedSteps
 from niels_gpt.inference.sampling import (
@@ -59,6 +59,14 @@ def model() -> GPT:
 @pytest.fixture(scope="module", params=[CFG, PORTABLE], ids=["default block", "portable block"])
 def any_model(request: pytest.FixtureRequest) -> GPT:
     return talkative(request.param)
+
+
+def reference_id(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """Sample an id as `torch.multinomial` does, after top-k."""
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    kept = logits if sampling.top_k is None else top_k_filter(logits, sampling.top_k)
+    return int(torch.multinomial((kept / sampling.temperature).softmax(dim=-1), 1, generator=generator))
 
 
 def plain(model: GPT, ids: Sequence[int]) -> torch.Tensor:
@@ -149,15 +157,16 @@ def test_cached_and_uncached_text_are_equal_far_past_the_context(any_model: GPT)
 )
 def test_batched_sampling_gives_what_each_row_gets_by_itself(sampling: Sampling) -> None:
     logits = torch.randn(40, 6, 80, generator=torch.Generator().manual_seed(0)) * 3
-    dice, again = ([torch.Generator().manual_seed(i) for i in range(6)] for _ in range(2))
+    dice, again, single = ([torch.Generator().manual_seed(i) for i in range(6)] for _ in range(3))
+    t, top_k = sampling.temperature, sampling.top_k
     draw = Draw([sampling] * 6, V=80, device=CPU)
     for batch in logits:
         noise = torch.stack([torch.empty(80).exponential_(generator=g) for g in dice])
         expected = [
-            sample_next_token(row, temperature=sampling.temperature, top_k=sampling.top_k, generator=g)
-            for row, g in zip(batch, again, strict=True)
+            (reference_id(row, sampling, g), sample_next_token(row, temperature=t, top_k=top_k, generator=g2))
+            for row, g, g2 in zip(batch, again, single, strict=True)
         ]
-        assert draw.ids(batch, noise).tolist() == expected
+        assert draw.ids(batch, noise).tolist() == [id for id, _ in expected] == [id for _, id in expected]
 
 
 def test_greedy_rows_take_the_most_probable_id_beside_sampled_rows() -> None:
@@ -187,7 +196,7 @@ def test_text_for_a_generator_is_that_of_a_plain_loop(model: GPT) -> None:
         ids, dice = list(b"hello"), torch.Generator().manual_seed(7)
         for _ in range(40):
             row = plain(model, ids[-CFG.T :])
-            ids.append(sample_next_token(row, temperature=sampling.temperature, top_k=sampling.top_k, generator=dice))
+            ids.append(reference_id(row, sampling, dice))
         generator = torch.Generator().manual_seed(7)
         assert generate_ids(model, b"hello", max_new_tokens=40, sampling=sampling, generator=generator) == ids
 
@@ -546,7 +555,7 @@ def test_a_model_whose_weights_are_no_numbers_says_so() -> None:
 def test_seeded_noise_is_exponential_and_is_made_of_seed_draw_and_id_alone() -> None:
     V = 5000
     sources = {row: SeededNoise(70 if row < 4 else row) for row in range(8)}
-    first, second = (next_noise(sources, rows=8, V=V, device=CPU) for _ in range(2))
+    first, second = (torch.as_tensor(next_noise(sources, rows=8, V=V)) for _ in range(2))
     numbers = noise_of(first, None, V=V)
     assert numbers.shape == (8, V)
     assert (numbers[:4] == numbers[0]).all(), "a seed is a seed, in whichever row"

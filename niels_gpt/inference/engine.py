@@ -19,9 +19,7 @@ from niels_gpt.inference.sampling import (
     Logprobs,
     Penalties,
     Sampling,
-    SeededNoise,
     Source,
-    next_keys,
     next_noise,
     penalise,
     score_ids,
@@ -219,18 +217,18 @@ class Engine:
         sampled = [row for row in rows if row.sampling.temperature > 0]
         sources = {row.slot: row.noise for row in sorted(sampled, key=lambda row: row.slot)}
         penalised = {row.slot: row.penalties for row in rows if row.penalties is not None}
-        seeded = all(isinstance(source, SeededNoise) for source in sources.values())
+        noise = next_noise(sources, rows=b, V=V)
         # Groups of rows are not recorded: they change whenever a row comes or goes.
-        if isinstance(self._steps, RecordedSteps) and seeded and not penalised and self._draw.kind is not None:
+        alike = not penalised and self._draw.kind is not None
+        if alike and isinstance(noise, list) and isinstance(self._steps, RecordedSteps):
             unseen = all(row.top_logprobs is None for row in rows)
-            return self._steps.drawn(ids, starts, next_keys(sources, rows=b), self._draw, ahead=unseen)
+            return self._steps.drawn(ids, starts, noise, self._draw, ahead=unseen)
         logits = self._steps.logits(ids, starts)
         adjusted = logits
         if penalised:
             where = torch.tensor(list(penalised), device=self._device)
             adjusted = logits.index_copy(0, where, penalise(logits[where], list(penalised.values())))
-        noise = next_noise(sources, rows=b, V=V, device=self._device)
-        return logits, self._draw.ids(adjusted, noise).tolist()
+        return logits, self._draw.ids(adjusted, torch.as_tensor(noise, device=self._device)).tolist()
 
     def _logprobs(self, logits: torch.Tensor, rows: list[Row], drawn: list[int]) -> dict[int, Logprobs]:
         """Return {handle: (log probability of the sampled id, top_logprobs)} of the rows that ask for them."""

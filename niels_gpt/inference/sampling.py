@@ -39,28 +39,23 @@ def following(key: int) -> int:
 Source = SeededNoise | torch.Generator | None
 
 
-def next_keys(sources: Mapping[int, Source], *, rows: int) -> list[int]:
-    """Return the next key of each row with SeededNoise, 0 for the others."""
-    keys = {row: source.next_key() for row, source in sources.items() if isinstance(source, SeededNoise)}
-    return [keys.get(row, 0) for row in range(rows)]
-
-
-def next_noise(sources: Mapping[int, Source], *, rows: int, V: int, device: torch.device) -> torch.Tensor:
+def next_noise(sources: Mapping[int, Source], *, rows: int, V: int) -> list[int] | torch.Tensor:
     """Return noise for one token of the first `rows` rows, of each in `sources`: all have seeds, or all generators.
 
-    Seeds give the keys (rows,) of hashed noise, generators its numbers (rows, V).
+    Seeds give a list of the keys of hashed noise, generators a tensor of its numbers, (rows, V).
     """
-    if all(isinstance(source, SeededNoise) for source in sources.values()):
-        return torch.tensor(next_keys(sources, rows=rows), device=device)
-    numbers = torch.ones(rows, V)  # in the CPU's memory
+    keys = {row: source.next_key() for row, source in sources.items() if isinstance(source, SeededNoise)}
+    if len(keys) == len(sources):
+        return [keys.get(row, 0) for row in range(rows)]
+    numbers = torch.ones(rows, V)
     for row, source in sources.items():
         assert not isinstance(source, SeededNoise), "some rows have seeds, and others generators"
         numbers[row].exponential_(generator=source)
-    return numbers.to(device)
+    return numbers
 
 
 def noise_of(noise: torch.Tensor, ids: torch.Tensor | None, *, V: int) -> torch.Tensor:
-    """Return the numbers that `noise` of `next_noise` holds for ids (B, k), or (B, V) for all ids if None."""
+    """Return the numbers of `next_noise`, as a tensor, for ids (B, k), or (B, V) for all ids if None."""
     if noise.is_floating_point():
         return noise if ids is None else noise.gather(-1, ids)
     ids = torch.arange(V, device=noise.device) if ids is None else ids
@@ -192,17 +187,12 @@ class Draw:
     def __init__(self, samplings: Sequence[Sampling | None], *, V: int, device: torch.device) -> None:
         # Group rows by k. One top-k with the largest k would break ties differently (in bf16 logits are often equal),
         # and a row's tokens would depend on its neighbours' k.
-        by_k: dict[int | None, list[int]] = {}
-        greedy = []
-        for row, sampling in enumerate(samplings):
-            if sampling is not None and sampling.temperature > 0:
-                by_k.setdefault(sampling.top_ids(V), []).append(row)
-            elif sampling is not None:
-                greedy.append(row)
-        groups = list(by_k.items())
+        rows = {row: sampling for row, sampling in enumerate(samplings) if sampling is not None}
+        k_of = {row: sampling.top_ids(V) for row, sampling in rows.items() if sampling.temperature > 0}
+        groups = [(k, [row for row in k_of if k_of[row] == k]) for k in dict.fromkeys(k_of.values())]
         if len(groups) <= 1:  # sample all slots together; ids of empty slots are ignored
-            groups = [(next(iter(by_k), None), list(range(len(samplings))))]
-        elif greedy:
+            groups = [(next(iter(k_of.values()), None), list(range(len(samplings))))]
+        elif greedy := [row for row in rows if row not in k_of]:
             groups.append((None, greedy))
         self._groups = [
             (_kind([samplings[row] for row in rows], k), torch.tensor(rows, device=device)) for k, rows in groups
