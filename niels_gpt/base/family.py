@@ -7,7 +7,7 @@ Rotary embeddings pair up dimensions of a head in one of two orders. This projec
 and their gains are permuted.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,14 +33,10 @@ _SETTINGS = (
     ("norm_eps", "rms_norm_eps", "attention.layer_norm_rms_epsilon"),
     ("V", "vocab_size", "vocab_size"),
 )
-_WEIGHTS: dict[str, dict[Form, str]] = {
-    "embedding": {"transformers": "model.embed_tokens.weight", "gguf": "token_embd.weight"},
-    "norm": {"transformers": "model.norm.weight", "gguf": "output_norm.weight"},
-    "head": {"transformers": "lm_head.weight", "gguf": "output.weight"},
-}
-# Parts of a block, with shapes in the symbols of `_shapes`. Both forms have q, k and v, which we store together, apart.
-_BLOCK: dict[Form, str] = {"transformers": "model.layers.{i}.", "gguf": "blk.{i}."}
-_PARTS = {
+# Our names and those by form, with shapes in the symbols of `_layout`. Both forms have q, k and v, which we store
+# together, apart.
+_WEIGHTS = {
+    "tok_emb.weight": {"transformers": "model.embed_tokens.weight", "gguf": "token_embd.weight", "shape": "VC"},
     "ln1.weight": {"transformers": "input_layernorm.weight", "gguf": "attn_norm.weight", "shape": "C"},
     "q": {"transformers": "self_attn.q_proj.weight", "gguf": "attn_q.weight", "shape": "QC"},
     "k": {"transformers": "self_attn.k_proj.weight", "gguf": "attn_k.weight", "shape": "KC"},
@@ -52,7 +48,11 @@ _PARTS = {
     "mlp.gate.weight": {"transformers": "mlp.gate_proj.weight", "gguf": "ffn_gate.weight", "shape": "FC"},
     "mlp.fc1.weight": {"transformers": "mlp.up_proj.weight", "gguf": "ffn_up.weight", "shape": "FC"},
     "mlp.fc2.weight": {"transformers": "mlp.down_proj.weight", "gguf": "ffn_down.weight", "shape": "CF"},
+    "ln_f.weight": {"transformers": "model.norm.weight", "gguf": "output_norm.weight", "shape": "C"},
+    "lm_head.weight": {"transformers": "lm_head.weight", "gguf": "output.weight", "shape": "VC"},
 }
+_FIRST, *_BLOCK, _NORM, _HEAD = _WEIGHTS  # those of _BLOCK are in each block
+_BLOCK_NAMES: dict[Form, str] = {"transformers": "model.layers.{}.", "gguf": "blk.{}."}
 _ROTATED = ("q", "k", "attn.q_gain", "attn.k_gain")
 
 
@@ -115,10 +115,8 @@ class Family:
 
     def weights_from(self, tensors: _Weights, cfg: ModelConfig, form: Form) -> dict[str, torch.Tensor]:
         """Return our state dict; raise a ValueError for a missing, misshapen or unknown tensor."""
-        names = {name: theirs[form] for name, theirs in _WEIGHTS.items()}
-        used = {names["head"]}  # a tied head may be stored besides
-
-        def take(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        ours, used = {}, {_WEIGHTS[_HEAD][form]}  # a tied head may be stored besides
+        for block, part, name, shape in _layout(cfg, form):
             if name not in tensors:
                 raise ValueError(
                     f"the weights lack {name}: the file is incomplete, or of another model than its config"
@@ -127,18 +125,12 @@ class Family:
             if tuple(value.shape) != shape:
                 raise ValueError(f"{name} has the shape {tuple(value.shape)}, but its config asks for {shape}")
             used.add(name)
-            return value
-
-        ours = {"tok_emb.weight": take(names["embedding"], (cfg.V, cfg.C))}
-        for i in range(cfg.L):
-            prefix = _BLOCK[form].format(i=i)
-            block = {part: take(prefix + _PARTS[part][form], shape) for part, shape in _shapes(cfg).items()}
-            if form in self.halves:
-                block |= {part: _as_pairs(block[part], D=cfg.D) for part in _ROTATED if part in block}
-            block["attn.qkv.weight"] = torch.cat([block.pop(part) for part in "qkv"])
-            ours |= {f"blocks.{i}.{part}": value for part, value in block.items()}
-        ours["ln_f.weight"] = take(names["norm"], (cfg.C,))
-        ours["lm_head.weight"] = ours["tok_emb.weight"] if cfg.tied else take(names["head"], (cfg.V, cfg.C))
+            rotated = form in self.halves and part in _ROTATED
+            ours[block + part] = _as_pairs(value, D=cfg.D) if rotated else value
+            if part == _BLOCK[-1]:
+                ours[f"{block}attn.qkv.weight"] = torch.cat([ours.pop(block + each) for each in "qkv"])
+        if cfg.tied:
+            ours[_HEAD] = ours[_FIRST]
         # Older files store the frequencies of the rotation, which follow from theta.
         unknown = [name for name in tensors if name not in used and not name.endswith(".inv_freq")]
         if unknown:
@@ -149,20 +141,14 @@ class Family:
 
     def weights_to(self, state_dict: _Weights, cfg: ModelConfig, form: Form) -> dict[str, torch.Tensor]:
         """Return a state dict under the names of `form`, a tied head left out."""
-        theirs = {_WEIGHTS["embedding"][form]: state_dict["tok_emb.weight"]}
+        weights, theirs = dict(state_dict), {}
         for i in range(cfg.L):
-            heads = state_dict[f"blocks.{i}.attn.qkv.weight"].split((cfg.H * cfg.D, cfg.K * cfg.D, cfg.K * cfg.D))
-            qkv = dict(zip("qkv", heads, strict=True))
-            for part in _shapes(cfg):
-                value = qkv.get(part)
-                if value is None:  # the norm of q and k may have no gains
-                    value = state_dict.get(f"blocks.{i}.{part}", torch.ones(cfg.D))
-                if form in self.halves and part in _ROTATED:
-                    value = as_halves(value, D=cfg.D)
-                theirs[_BLOCK[form].format(i=i) + _PARTS[part][form]] = value
-        theirs[_WEIGHTS["norm"][form]] = state_dict["ln_f.weight"]
-        if not cfg.tied:
-            theirs[_WEIGHTS["head"][form]] = state_dict["lm_head.weight"]
+            heads = weights[f"blocks.{i}.attn.qkv.weight"].split((cfg.H * cfg.D, cfg.K * cfg.D, cfg.K * cfg.D))
+            weights |= {f"blocks.{i}.{part}": rows for part, rows in zip("qkv", heads, strict=True)}
+        for block, part, name, _ in _layout(cfg, form):
+            value = weights.get(block + part, torch.ones(cfg.D))  # the norm of q and k may have no gains
+            rotated = form in self.halves and part in _ROTATED
+            theirs[name] = as_halves(value, D=cfg.D) if rotated else value
         return theirs
 
 
@@ -217,15 +203,19 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Collection[str]) -> d
         "model_type": name,
         "rms_norm_eps": eps,
         "rope_parameters": {"rope_type": kind, "rope_theta": given["rope.freq_base"]},
-        "tie_word_embeddings": _WEIGHTS["head"]["gguf"] not in tensors,
+        "tie_word_embeddings": _WEIGHTS[_HEAD]["gguf"] not in tensors,
     }
 
 
-def _shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a block's parts, without gains if q and k are not normalized."""
-    sizes = {"C": cfg.C, "Q": cfg.H * cfg.D, "K": cfg.K * cfg.D, "D": cfg.D, "F": cfg.d_ff}
-    shapes = {part: tuple(sizes[symbol] for symbol in names["shape"]) for part, names in _PARTS.items()}
-    return {part: shape for part, shape in shapes.items() if cfg.qk_norm or not part.endswith("_gain")}
+def _layout(cfg: ModelConfig, form: Form) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
+    """Yield the weights in order: our prefix of the block, our name in it, the name in `form`, and the shape."""
+    sizes = {"V": cfg.V, "C": cfg.C, "Q": cfg.H * cfg.D, "K": cfg.K * cfg.D, "D": cfg.D, "F": cfg.d_ff}
+    parts = [part for part in _BLOCK if cfg.qk_norm or not part.endswith("_gain")]
+    blocks = [(f"blocks.{i}.", _BLOCK_NAMES[form].format(i), part) for i in range(cfg.L) for part in parts]
+    places = [("", "", _FIRST), *blocks, ("", "", _NORM), ("", "", _HEAD)]
+    for ours, theirs, part in places[:-1] if cfg.tied else places:
+        names = _WEIGHTS[part]
+        yield ours, part, theirs + names[form], tuple(sizes[symbol] for symbol in names["shape"])
 
 
 def _as_pairs(rows: torch.Tensor, *, D: int) -> torch.Tensor:
