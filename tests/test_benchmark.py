@@ -136,7 +136,7 @@ def test_lm_eval_against_the_server_is_equal_to_direct_scoring(tmp_path: Path) -
     from lm_eval.tasks import TaskManager
 
     talker = tiny_talker(slots=3)
-    export_transformers(talker, tmp_path / "hf", card="")  # lm-eval tokenizes by itself
+    export_transformers(talker, tmp_path / "hf")  # lm-eval tokenizes by itself
     question = {"goal": "Boots?", "sol1": "In sun.", "sol2": "In the soup.", "label": 0}
     folder = write_sets(tmp_path, {"blimp/own.jsonl": PAIRS[:30:3], "piqa.jsonl": [question] * 2})
     tasks = [*benchmark.make_tasks("blimp", folder), *benchmark.make_tasks("piqa", folder)]

@@ -85,7 +85,7 @@ def theirs(tokenizers: dict[str, Tokenizer], tmp_path_factory: pytest.TempPathFa
     for kind, tokenizer in tokenizers.items():
         for renderer in ("chat_tokens", "transcript"):
             folder = tmp_path_factory.mktemp("away") / "hf"
-            export_transformers(certain_talker(tokenizer, renderer), folder, card="")  # type: ignore[arg-type]
+            export_transformers(certain_talker(tokenizer, renderer), folder)  # type: ignore[arg-type]
             loaded[kind, renderer] = transformers.AutoTokenizer.from_pretrained(folder)
     return loaded
 
@@ -163,7 +163,7 @@ def test_the_name_of_a_chat_token_is_text_where_it_is_asked_to_be_and_else_refus
 def test_an_export_names_the_end_of_turn_and_how_to_sample(tokenizers: Any, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
     whole = certain_talker(tokenizers["sentencepiece"])
-    export_transformers(whole, tmp_path / "hf", card="")
+    export_transformers(whole, tmp_path / "hf")
     asked = transformers.GenerationConfig.from_pretrained(tmp_path / "hf")
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     eot = whole.tokenizer.special_token_ids()["eot"]
@@ -172,7 +172,7 @@ def test_an_export_names_the_end_of_turn_and_how_to_sample(tokenizers: Any, tmp_
 
 
 def test_an_export_for_others_is_not_opened_here(tokenizers: Any, tmp_path: Path) -> None:
-    export_transformers(certain_talker(tokenizers["byte"]), tmp_path / "hf", card="")
+    export_transformers(certain_talker(tokenizers["byte"]), tmp_path / "hf")
     with pytest.raises(ValueError, match="is in the format of the transformers library"):
         open_talker(tmp_path / "hf", device="cpu")
 
@@ -185,8 +185,7 @@ def test_a_gguf_holds_what_llama_cpp_asks_for(
 ) -> None:
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
     whole = certain_talker(tokenizers[kind])
-    export_gguf(whole, tmp_path / "away", precision=precision, card="the card")
-    assert (tmp_path / "away/README.md").read_text() == "the card"
+    export_gguf(whole, tmp_path / "away", precision=precision)
     read = gguf.GGUFReader(tmp_path / "away/model.gguf")
     value = {name: field.contents() for name, field in read.fields.items()}
     assert value["general.architecture"] == "gptneox"
@@ -221,7 +220,7 @@ def test_every_field_of_a_gguf_is_the_models_own(
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
     tokenizer, precision = tokenizers[kind], "f16" if renderer == "transcript" else "f32"
     model = GPT(ModelConfig(V=tokenizer.vocab_size, dropout=0.0, **shape))
-    export_gguf(Talker("a name", model, tokenizer, renderer), tmp_path / "away", precision=precision, card="")  # type: ignore[arg-type]
+    export_gguf(Talker("a name", model, tokenizer, renderer), tmp_path / "away", precision=precision)  # type: ignore[arg-type]
     read = gguf.GGUFReader(tmp_path / "away/model.gguf")
     value = {name: field.contents() for name, field in read.fields.items() if not name.startswith("GGUF.")}
     pieces, eot = pieces_of(tokenizer), tokenizer.special_token_ids()["eot"]
@@ -283,7 +282,7 @@ def test_transformers_computes_the_logits_that_we_compute_whatever_the_shape(
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
     whole = certain_talker(ByteTokenizer(), shape=shape)
-    export_transformers(whole, tmp_path / "hf", card="")
+    export_transformers(whole, tmp_path / "hf")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     assert sum(p.numel() for p in theirs.parameters()) == whole.model.parameter_count()
     x = torch.randint(0, 260, (2, shape["T"]))
@@ -296,7 +295,7 @@ def test_transformers_computes_the_logits_that_we_compute_whatever_the_shape(
 @pytest.mark.parametrize("renderer", ["chat_tokens", "transcript"])
 def test_the_modelfile_has_ollamas_chat_template(renderer: Renderer, tokenizers: Any, tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
-    export_gguf(certain_talker(tokenizers["byte"], renderer), tmp_path / "away", precision="f16", card="")
+    export_gguf(certain_talker(tokenizers["byte"], renderer), tmp_path / "away", precision="f16")
     told = (tmp_path / "away/Modelfile").read_text()
     sys_, usr, asst, eot = SPECIAL_TOKENS
     if renderer == "chat_tokens":
@@ -318,14 +317,14 @@ def test_what_a_gguf_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
         certain_talker(ByteTokenizer()), model=GPT(ModelConfig(V=260, T=8, C=8, L=1, H=1, d_ff=8, norm="rms"))
     )
     with pytest.raises(ValueError, match=r"does not support model\.norm: export without --gguf"):
-        export_gguf(modern, tmp_path / "away", precision="f16", card="")
+        export_gguf(modern, tmp_path / "away", precision="f16")
     assert not (tmp_path / "away").exists()
 
 
 def test_without_its_package_a_gguf_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(ValueError, match=r"--gguf needs the package gguf.*pip install 'niels_gpt\[gguf\]'"):
-        export_gguf(certain_talker(ByteTokenizer()), tmp_path / "away", precision="f16", card="")
+        export_gguf(certain_talker(ByteTokenizer()), tmp_path / "away", precision="f16")
     assert not (tmp_path / "away").exists()
 
 
@@ -360,7 +359,7 @@ def test_llama_cpp_gives_the_ids_the_logits_and_the_words_that_we_give(
 ) -> None:
     whole = certain_talker(tokenizers[kind])
     ours = whole.tokenizer
-    export_gguf(whole, tmp_path / "away", precision=precision, card="")
+    export_gguf(whole, tmp_path / "away", precision=precision)
     texts = [*HOSTILE, *corpus(), *(f"a{name}b" for name in SPECIAL_TOKENS)]
     template = jinja_environment().from_string(jinja_template(whole.renderer))
     found = ask_llama_cpp(
@@ -427,7 +426,7 @@ def test_transformers_opens_a_portable_model_with_its_logits_and_gives_it_back(
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
     tokenizer = tokenizers[kind]
     whole = Talker("tiny", portable(tokenizer.vocab_size, family), tokenizer, "chat_tokens")
-    export_transformers(whole, tmp_path / "hf", card="")
+    export_transformers(whole, tmp_path / "hf")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     assert type(theirs).__name__ == {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[family]
     x = torch.randint(0, tokenizer.vocab_size, (2, 96))
@@ -444,7 +443,7 @@ def test_transformers_opens_a_portable_model_with_its_logits_and_gives_it_back(
     again.load_state_dict(
         family_of(config).weights_from(load_file(tmp_path / "hf/model.safetensors"), cfg, "transformers")
     )
-    export_transformers(replace(whole, model=again), tmp_path / "again", card="")
+    export_transformers(replace(whole, model=again), tmp_path / "again")
     names = {path.name for path in (tmp_path / "hf").iterdir()}
     assert {path.name for path in (tmp_path / "again").iterdir()} == names
     assert all((tmp_path / "hf" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
@@ -455,7 +454,7 @@ def test_transformers_opens_a_portable_model_with_its_logits_and_gives_it_back(
 def test_a_portable_gguf_can_be_read_back(family: str, precision: Precision, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
     model = portable(260, family)
-    export_gguf(Talker("tiny", model, ByteTokenizer(), "chat_tokens"), tmp_path / "away", precision=precision, card="")
+    export_gguf(Talker("tiny", model, ByteTokenizer(), "chat_tokens"), tmp_path / "away", precision=precision)
     read = gguf.GGUFReader(tmp_path / "away/model.gguf")
     fields = {name: field.contents() for name, field in read.fields.items()}
     assert fields["general.architecture"] == family
@@ -481,7 +480,7 @@ def test_llama_cpp_computes_the_logits_of_a_portable_model(
 ) -> None:
     """Logits are within `off` of a spread of about 1, twice what was measured; in f32 and f16, 50 tokens are equal."""
     model = portable(260, family)
-    export_gguf(Talker("tiny", model, ByteTokenizer(), "chat_tokens"), tmp_path / "away", precision=precision, card="")
+    export_gguf(Talker("tiny", model, ByteTokenizer(), "chat_tokens"), tmp_path / "away", precision=precision)
     found = ask_llama_cpp(tmp_path / "away/model.gguf", prompt=PROMPT, n=50, vocabulary=260)
     with torch.no_grad():
         logits = model(torch.tensor([PROMPT]))[0].log_softmax(-1)

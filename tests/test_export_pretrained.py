@@ -13,7 +13,7 @@ from niels_gpt.base.importing import pre_tokenizer_name, write_tokenizer_from_gg
 from niels_gpt.config import ModelConfig
 from niels_gpt.files.atomic import write_json
 from niels_gpt.model.gpt import GPT
-from niels_gpt.talk.export.folders import export_model, export_transformers
+from niels_gpt.talk.export.folders import export_model, export_transformers, write_card
 from niels_gpt.talk.export.gguf import export_gguf
 from niels_gpt.talk.talker import Talker, open_talker
 from niels_gpt.tokenizer import HFTokenizer
@@ -60,7 +60,7 @@ def test_transformers_gets_the_files_as_they_came_and_asks_the_same(
     talker: Talker, folder: Path, tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    export_transformers(talker, tmp_path / "out", card="")
+    export_transformers(talker, tmp_path / "out")
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "out"))
@@ -73,7 +73,7 @@ def test_transformers_gets_the_files_as_they_came_and_asks_the_same(
 
 def test_a_gguf_file_has_the_vocabulary_of_which_the_same_tokenizer_is_made(talker: Talker, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
-    export_gguf(talker, tmp_path / "out", precision="f16", card="")
+    export_gguf(talker, tmp_path / "out", precision="f16")
     fields = gguf.GGUFReader(tmp_path / "out/model.gguf").fields
     assert fields["tokenizer.ggml.pre"].contents() == "smollm"
     assert fields["tokenizer.ggml.tokens"].contents()[-1] == "[PAD415]"
@@ -96,7 +96,8 @@ def test_a_gguf_file_has_the_vocabulary_of_which_the_same_tokenizer_is_made(talk
 
 
 def test_an_export_in_our_own_form_answers_as_before(talker: Talker, folder: Path, tmp_path: Path) -> None:
-    export_model(talker, tmp_path / "out", tokenizer=folder, card="")
+    export_model(talker, tmp_path / "out", tokenizer=folder)
+    write_card(tmp_path / "out", "", None)
     opened = open_talker(tmp_path / "out", device="cpu")
     assert (opened.renderer, opened.tokenizer.vocab_size) == ("chatml", 416)
     assert opened.chat.prompt(CHAT[:3]) == talker.chat.prompt(CHAT[:3])

@@ -171,8 +171,8 @@ def test_no_export_contains_a_rare_name(planted: bytes, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
     (tmp_path / "spm.model").write_bytes(planted)
     whole = certain_talker(SentencePieceTokenizer(tmp_path / "spm.model"))
-    export_transformers(whole, tmp_path / "hf", card="")
-    export_gguf(whole, tmp_path / "away", precision="f16", card="")
+    export_transformers(whole, tmp_path / "hf")
+    export_gguf(whole, tmp_path / "away", precision="f16")
     theirs = json.loads((tmp_path / "hf/tokenizer.json").read_text())["model"]["vocab"]
     field = gguf.GGUFReader(tmp_path / "away/model.gguf").fields["tokenizer.ggml.tokens"]
     written = [bytes(field.parts[i]).decode() for i in field.data]

@@ -32,7 +32,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.results import write_metrics
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.export.card import model_card
-from niels_gpt.talk.export.folders import export_model, export_transformers
+from niels_gpt.talk.export.folders import export_model, export_transformers, write_card
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.talker import StreamedText, Talker, TextChunk, open_talker
 from niels_gpt.talk.terminal import HELP, MOST_LINES, Conversation, converse, history_file, line_reader
@@ -384,7 +384,8 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     head = "| model | validation set | nats/token | bits per byte |\n|---|---|---|---|\n"
     assert f"{head}| sft | val_wiki | 1.0000 | 2.0000 |" in card
     assert '## Parameters\n\n```json\n{\n  "model": {},\n' in card
-    export_model(whole, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card=card)
+    export_model(whole, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer")
+    write_card(tmp_path / "out", card, None)
     again = open_talker(tmp_path / "out", device="cpu")
     assert again.renderer == "chat_tokens"
     for name, value in whole.model.state_dict().items():
@@ -420,7 +421,8 @@ def test_the_best_weights_are_opened_and_asked_as_they_were_trained(
 )
 def test_a_damaged_export_is_named(tmp_path: Path, file: str, content: bytes | None, words: str) -> None:
     write_project(tmp_path)
-    export_model(talker(), tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card="")
+    export_model(talker(), tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer")
+    write_card(tmp_path / "out", "", None)
     if content is None:
         (tmp_path / "out" / file).unlink()
     else:
@@ -434,7 +436,8 @@ def test_a_damaged_export_is_named(tmp_path: Path, file: str, content: bytes | N
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_an_export_with_a_flipped_bit_is_refused_by_the_name_of_the_file(tmp_path: Path, file: str) -> None:
     write_project(tmp_path)
-    export_model(talker(), tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card="")
+    export_model(talker(), tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer")
+    write_card(tmp_path / "out", "", None)
     path = tmp_path / "out" / file
     whole = path.read_bytes()
     for place in {0, len(whole) // 3, len(whole) // 2, len(whole) - 1}:
@@ -449,7 +452,8 @@ def test_an_export_with_a_flipped_bit_is_refused_by_the_name_of_the_file(tmp_pat
 def test_an_untied_head_is_exported_and_opened_again(tmp_path: Path) -> None:
     write_project(tmp_path)
     untied = replace(talker(), model=GPT(replace(CFG, tied=False, logit_cap=5.0)).eval())
-    export_model(untied, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card="")
+    export_model(untied, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer")
+    write_card(tmp_path / "out", "", None)
     x = torch.arange(9)[None]
     assert torch.equal(open_talker(tmp_path / "out", device="cpu").model(x), untied.model(x))
 
@@ -470,7 +474,7 @@ def test_a_model_and_a_tokenizer_that_do_not_belong_together_are_refused(
 def test_what_transformers_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     modern = replace(talker(), model=GPT(replace(CFG, qk_norm=True, tied=False)))
     with pytest.raises(ValueError, match=r"does not support model\.qk_norm, model\.tied"):
-        export_transformers(modern, tmp_path / "hf", card="")
+        export_transformers(modern, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
 
 
@@ -478,7 +482,7 @@ def test_what_transformers_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
 def test_transformers_computes_the_same_logits(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
     whole = talker()
-    export_transformers(whole, tmp_path / "hf", card="")
+    export_transformers(whole, tmp_path / "hf")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     x = torch.randint(0, 256, (2, 30))
     with torch.no_grad():

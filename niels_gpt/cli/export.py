@@ -213,7 +213,7 @@ def export(
     talker.model.to("cpu")  # all formats are written from CPU memory
     from niels_gpt.base.imported import provenance_of
     from niels_gpt.talk.export.card import Form, model_card
-    from niels_gpt.talk.export.folders import export_model, export_transformers
+    from niels_gpt.talk.export.folders import export_model, export_transformers, write_card
     from niels_gpt.talk.export.gguf import export_gguf
 
     base, name = provenance_of(layout.BASE), Path(folder).name
@@ -221,9 +221,10 @@ def export(
     card = model_card(talker, form=form, folder=name, private=private, leaks=leaks, base=base, **made_of)
     with atomic_path(Path(folder)) as temporary:
         if transformers:
-            export_transformers(talker, temporary, card=card, base=base)
+            export_transformers(talker, temporary)
         elif gguf:
-            export_gguf(talker, temporary, precision="f32" if f32 else "q8_0" if q8 else "f16", card=card, base=base)
+            export_gguf(talker, temporary, precision="f32" if f32 else "q8_0" if q8 else "f16", base=base)
         else:
-            export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card, base=base)
+            export_model(talker, temporary, tokenizer=layout.TOKENIZER)
+        write_card(temporary, card, base)
     typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")

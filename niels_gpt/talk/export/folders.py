@@ -26,8 +26,8 @@ from niels_gpt.tokenizer.tokenizers import PARTS, ByteTokenizer, SentencePieceTo
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS, Tokenizer
 
 
-def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str, base: Provenance | None = None) -> None:
-    """Write model.safetensors, config.json, the tokenizer's files, README.md, the base's LICENSE and SHA256SUMS."""
+def export_model(talker: Talker, folder: Path, *, tokenizer: Path) -> None:
+    """Write model.safetensors, config.json and the tokenizer's files."""
     folder.mkdir(parents=True)
     weights = talker.model.state_dict()
     if talker.model.cfg.tied:
@@ -36,7 +36,6 @@ def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str, ba
     write_json(folder / "config.json", {**to_dict(talker.model.cfg), "renderer": talker.renderer})
     for file in tokenizer_files(tokenizer):
         shutil.copy(file, folder / file.name)
-    write_card(folder, card, base)
 
 
 def write_card(folder: Path, card: str, base: Provenance | None) -> None:
@@ -103,7 +102,7 @@ def jinja_template(renderer: Renderer) -> str:
 _NEVER = -1e6  # score of an entry that is listed only to keep its id, and never chosen
 
 
-def export_transformers(talker: Talker, folder: Path, *, card: str, base: Provenance | None = None) -> None:
+def export_transformers(talker: Talker, folder: Path) -> None:
     """Write a folder that AutoModelForCausalLM and AutoTokenizer load without custom code."""
     cfg = talker.model.cfg
     architecture = architecture_of(cfg, option="--transformers")
@@ -134,7 +133,6 @@ def export_transformers(talker: Talker, folder: Path, *, card: str, base: Proven
             },
         )
         (folder / "chat_template.jinja").write_text(jinja_template(talker.renderer), encoding="utf-8")
-    write_card(folder, card, base)
 
 
 def special_ids(talker: Talker) -> tuple[int, int, int, int]:

@@ -17,7 +17,6 @@ from niels_gpt.talk.export.folders import (
     jinja_template,
     pieces_of,
     special_ids,
-    write_card,
 )
 from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.pretrained import HFTokenizer, byte_alphabet
@@ -37,10 +36,8 @@ _TOKEN_TYPES = {"text": 1, "unknown": 2, "chat": 3, "byte": 6}  # GGUF's: normal
 _STEP, _UNKNOWN_STEPS, _NEVER = 1e-4, 10_000_000, -1e4
 
 
-def export_gguf(
-    talker: Talker, folder: Path, *, precision: Precision, card: str, base: Provenance | None = None
-) -> None:
-    """Write model.gguf, its matrices in `precision`, a Modelfile for Ollama, README.md and SHA256SUMS."""
+def export_gguf(talker: Talker, folder: Path, *, precision: Precision, base: Provenance | None = None) -> None:
+    """Write model.gguf, its matrices in `precision`, and a Modelfile for Ollama."""
     cfg = talker.model.cfg
     architecture = architecture_of(cfg, option="--gguf")
     try:
@@ -78,7 +75,6 @@ def export_gguf(
     writer.write_tensors_to_file()
     writer.close()
     (folder / "Modelfile").write_text(_modelfile(talker), encoding="utf-8")
-    write_card(folder, card, base)
 
 
 def _add_pretrained(writer: "GGUFWriter", talker: Talker, tokenizer: HFTokenizer) -> None:
