@@ -108,11 +108,8 @@ def test_prompts_of_neighbouring_slots_are_prefilled_together(monkeypatch: pytes
 
     def scored() -> list[list[float | None]]:
         rows = [engine.add(prompt, GREEDY, top_logprobs=0, score_prompt=True) for prompt in prompts]
-        engine.step()
-        found = [[token.logprob for token in engine.scored_prompt(row)] for row in rows]
-        assert [engine.scored_prompt(row) for row in rows] == [[]] * 8  # each is returned only once
-        engine.step()  # the rows continue and are not scored again
-        assert [engine.scored_prompt(row) for row in rows] == [[]] * 8
+        found = [[scored.logprob for scored in token.prompt] for token in engine.step()]
+        assert [token.prompt for token in engine.step()] == [()] * 8  # the rows continue and are not scored again
         for row in rows:
             engine.drop(row)
         return found

@@ -21,7 +21,7 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import list_files, read_meta, sha256_file
 from niels_gpt.files.messages import read_text
 from niels_gpt.tokenizer.pretrained import CONFIG as TOKENIZER_CONFIG
-from niels_gpt.tokenizer.pretrained import TEMPLATE, HFTokenizer, renderer_for
+from niels_gpt.tokenizer.pretrained import TEMPLATE, HFTokenizer, members, renderer_for
 from niels_gpt.tokenizer.tokenizers import copy_tokenizer, write_tokenizer_meta
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
@@ -311,11 +311,6 @@ def pre_tokenizer_name(described: Mapping[str, Any]) -> str:
     raise ValueError("GGUF has no name for the pre-tokenizer of this model: export it without --gguf")
 
 
-def _significant(step: Any) -> Any:
-    """Return a pre-tokenizer without the options that change no token."""
-    if isinstance(step, list):
-        return [_significant(member) for member in step]
-    if not isinstance(step, dict):
-        return step
-    defaults = {"use_regex": True} if step.get("type") == "ByteLevel" else {}
-    return {key: _significant(value) for key, value in {**defaults, **step}.items() if key != "trim_offsets"}
+def _significant(step: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the single steps of a pre-tokenizer, without the options that change no token."""
+    return [{"use_regex": True, **one, "trim_offsets": None} for one in members(step, "pretokenizers")]

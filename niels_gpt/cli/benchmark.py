@@ -160,12 +160,12 @@ def score(talker: "Talker", pairs: Sequence[tuple[list[int], list[int]]]) -> lis
             for i in order[first : first + talker.slots]:
                 ids = [*pairs[i][0], *pairs[i][1]][-T:]
                 rows[talker.engine.add(ids, GREEDY, top_logprobs=1, score_prompt=True)] = i
-            talker.engine.step()
-            for row, i in rows.items():
-                tokens = talker.engine.scored_prompt(row)[1:][-len(pairs[i][1]) :]
+            for written in talker.engine.step():
+                i = rows[written.row]
+                tokens = written.prompt[1:][-len(pairs[i][1]) :]
                 greedy = all(token.id == token.top_logprobs[0][0] for token in tokens)
                 found[i] = sum(token.logprob or 0.0 for token in tokens), greedy
-                talker.engine.drop(row)
+                talker.engine.drop(written.row)
             bar.update(len(rows))
     return found
 

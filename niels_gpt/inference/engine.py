@@ -35,6 +35,7 @@ class Token(NamedTuple):
     id: int
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()  # (id, log probability), most probable first
+    prompt: tuple["Token", ...] = ()  # the scored prompt, whose first id has no score, with the row's first token
     offset: int = 0  # characters of the text before it, set where text is made
 
 
@@ -50,7 +51,8 @@ class Row:
     penalties: Penalties | None
     keep: int  # last ids to keep, and prefill again, when the context is full
     top_logprobs: int | None  # most probable ids to report log probabilities of; None: not even of the sampled id
-    scored: list[Token] | None  # the prompt with log probabilities, empty until the first step; None: not asked for
+    score_prompt: bool
+    scored: tuple[Token, ...] = ()  # the prompt, until the row's first token reports it
 
 
 class RowsFailed(ValueError):
@@ -97,32 +99,24 @@ class Engine:
         It gets the free slot with the longest cached prefix of the prompt, on a tie the one free longest.
         `keep`: number of last ids to keep when the context is full, up to T; default T/2.
         `top_logprobs`: number of most probable ids to report log probabilities of, beside the sampled one.
-        `score_prompt`: compute the same for each id of the prompt; `scored_prompt` returns it after the first step.
+        `score_prompt`: report the same for each id of the prompt, with the first token.
         """
         if not prompt:
             raise ValueError("the prompt is empty: give at least one character")
         cfg, ids = self._model.cfg, list(prompt)
         penalties = Penalties(sampling, ids, V=cfg.V, device=self._device) if sampling.penalises else None
-        ids, scored = ids[-cfg.T :], list[Token]() if score_prompt else None
+        ids, keep = ids[-cfg.T :], keep or max(1, cfg.T // 2)
         slot = max(self._free, key=lambda free: _shared(self._cached[free], ids))
         # Cached keys have no logits, so a prompt to be scored is computed from its first id on.
         del self._cached[slot][0 if score_prompt else _shared(self._cached[slot], ids) :]
         self._free.remove(slot)
-        row = Row(
-            next(self._handles), slot, ids, sampling, noise, penalties, keep or max(1, cfg.T // 2), top_logprobs, scored
-        )
+        row = Row(next(self._handles), slot, ids, sampling, noise, penalties, keep, top_logprobs, score_prompt)
         self._rows[row.handle] = row
         return row.handle
 
     def drop(self, handle: int) -> None:
         """End a row and free its slot; its keys stay cached for rows with the same prefix."""
         self._free.append(self._rows.pop(handle).slot)
-
-    def scored_prompt(self, handle: int) -> list[Token]:
-        """Return a row's prompt with log probabilities, which its first id lacks: once, after the first step."""
-        row = self._rows[handle]
-        scored, row.scored = row.scored or [], None
-        return scored
 
     @torch.inference_mode()
     def step(self, handles: Iterable[int] | None = None) -> list[Token]:
@@ -141,7 +135,8 @@ class Engine:
         logprobs = self._logprobs(logits, written, drawn)
         tokens = []
         for row in written:
-            token = Token(row.handle, drawn[row.slot], *logprobs.get(row.handle, ()))
+            own, top = logprobs.get(row.handle, (None, ()))
+            token, row.scored = Token(row.handle, drawn[row.slot], own, top, row.scored), ()
             self._cached[row.slot].append(row.ids[-1])  # only now: a step that raised must not count as cached
             row.ids.append(token.id)
             if row.penalties is not None:
@@ -174,7 +169,7 @@ class Engine:
 
     def _prefill(self, rows: list[Row]) -> None:
         """Prefill these rows up to the last id of each, after truncating those that are longer than the context."""
-        self._score([row for row in rows if row.scored == []])
+        self._score([row for row in rows if row.score_prompt])
         for row in rows:
             cached = self._cached[row.slot]
             if len(row.ids) > self._model.cfg.T:
@@ -199,7 +194,7 @@ class Engine:
             for row in run:
                 later = zip(row.ids[1:], scored, strict=False)  # `scored` goes on with the next row
                 tokens = [Token(row.handle, id, own, top[: row.top_logprobs]) for id, (own, top) in later]
-                row.scored = [Token(row.handle, row.ids[0]), *tokens]
+                row.scored, row.score_prompt = (Token(row.handle, row.ids[0]), *tokens), False
                 self._cached[row.slot] = row.ids[:-1]
 
     def _drawn(self, rows: list[Row]) -> tuple[torch.Tensor, list[int]]:

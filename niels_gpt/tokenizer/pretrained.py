@@ -181,10 +181,10 @@ def _check(described: Mapping[str, Any], path: str | Path) -> None:
         raise ValueError(f"{path} is a {model.get('type')} tokenizer: only byte-level BPE can be used")
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         raise ValueError(f"{path} marks parts of words by a prefix or suffix: only byte-level BPE can be used")
-    normalizers = _members(described.get("normalizer"), "normalizers")
+    normalizers = members(described.get("normalizer"), "normalizers")
     if lossy := [one.get("type") for one in normalizers if one.get("type") != "NFC"]:
         raise ValueError(f"{path} changes text before encoding it (normalizer {', '.join(map(str, lossy))})")
-    steps = _members(described.get("pre_tokenizer"), "pretokenizers")
+    steps = members(described.get("pre_tokenizer"), "pretokenizers")
     if not any(step.get("type") == "ByteLevel" for step in steps):
         raise ValueError(f"{path} has no ByteLevel pre-tokenizer: only byte-level BPE can be used")
     for step in steps:
@@ -197,13 +197,13 @@ def _check(described: Mapping[str, Any], path: str | Path) -> None:
             raise ValueError(f"{path} adds or drops characters (pre-tokenizer {step.get('type')})")
 
 
-def _members(step: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
+def members(step: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
     """Return the single steps of a normalizer or pre-tokenizer, which may be a (nested) sequence."""
     if not step:
         return []
     if step.get("type") != "Sequence":
         return [step]
-    return [inner for member in step[key] for inner in _members(member, key)]
+    return [inner for member in step[key] for inner in members(member, key)]
 
 
 def _without(described: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:

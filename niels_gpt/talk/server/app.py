@@ -130,13 +130,12 @@ class Service:
         self._talker, self._scheduler, self._limits, self._notes = talker, scheduler, limits, notes
         self._turn = asyncio.Lock()
 
-    def find(self, request: Request) -> dict[str, Any]:
+    def find(self, request: Request, q: str = "", limit: str = "5") -> dict[str, Any]:
         """Handle `GET /v1/find?q=WORDS&limit=5`."""
         assert self._notes is not None
-        typed, limit = request.query_params.get("q", ""), request.query_params.get("limit", "5")
         if not (re.fullmatch("[0-9]{1,9}", limit) and 1 <= int(limit) <= _MOST_FOUND):
             raise HTTPException(400, f"limit: it must be an integer from 1 to {_MOST_FOUND}")
-        found = self._notes.library.find(typed, limit=int(limit), sources=self._notes.sources)
+        found = self._notes.library.find(q, limit=int(limit), sources=self._notes.sources)
         return {"object": "list", "data": [to_json(section, with_path=_is_here(request)) for section in found]}
 
     def check_name(self, name: str) -> None:

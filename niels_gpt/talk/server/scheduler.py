@@ -197,8 +197,8 @@ class Scheduler:
         for token in tokens:
             writing = self.under_way[token.row]
             text = writing.text
-            if prompt := self._engine.scored_prompt(token.row):
-                self._outbox.append((writing.answer, (writing.choice, text.echo(prompt))))
+            if token.prompt:
+                self._outbox.append((writing.answer, (writing.choice, text.echo(token.prompt))))
             chunk = text.add(token) if writing.order.max_new_tokens else text.rest()
             if chunk != TextChunk():
                 self._outbox.append((writing.answer, (writing.choice, chunk)))
