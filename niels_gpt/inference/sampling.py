@@ -187,12 +187,17 @@ class Draw:
     def __init__(self, samplings: Sequence[Sampling | None], *, V: int, device: torch.device) -> None:
         # Group rows by k. One top-k with the largest k would break ties differently (in bf16 logits are often equal),
         # and a row's tokens would depend on its neighbours' k.
-        rows = {row: sampling for row, sampling in enumerate(samplings) if sampling is not None}
-        k_of = {row: sampling.top_ids(V) for row, sampling in rows.items() if sampling.temperature > 0}
-        groups = [(k, [row for row in k_of if k_of[row] == k]) for k in dict.fromkeys(k_of.values())]
+        by_k: dict[int | None, list[int]] = {}
+        greedy = []
+        for row, sampling in enumerate(samplings):
+            if sampling is not None and sampling.temperature > 0:
+                by_k.setdefault(sampling.top_ids(V), []).append(row)
+            elif sampling is not None:
+                greedy.append(row)
+        groups = list(by_k.items())
         if len(groups) <= 1:  # sample all slots together; ids of empty slots are ignored
-            groups = [(next(iter(k_of.values()), None), list(range(len(samplings))))]
-        elif greedy := [row for row in rows if row not in k_of]:
+            groups = [(next(iter(by_k), None), list(range(len(samplings))))]
+        elif greedy:
             groups.append((None, greedy))
         self._groups = [
             (_kind([samplings[row] for row in rows], k), torch.tensor(rows, device=device)) for k, rows in groups

@@ -60,9 +60,8 @@ async def _events(reply: Reply, answer: Answer, *, usage: bool) -> AsyncIterator
     chunks = [TextChunk()] * answer.choices
     if reply.sources and (first := reply.sources.first()):
         yield reply.part([], **none_yet, niels_gpt=first)
-    for index in range(answer.choices):
-        if opening := reply.opening(index):
-            yield reply.part(opening, **none_yet)
+    for n in range(answer.choices) if reply.opening else ():
+        yield reply.part([{"index": n, **reply.opening, "logprobs": None, "finish_reason": None}], **none_yet)
     try:
         async for n, chunk in answer:
             chunks[n] += replace(chunk, tokens=())
@@ -99,10 +98,9 @@ async def whole_reply(reply: Reply, answer: Answer, request: Request) -> dict[st
 
 
 async def _leave_with_client(request: Request, answer: Answer) -> None:
-    """Cancel the answer when the client disconnects, even while it waits for a slot."""
+    """End the reply when the client disconnects, even while it waits for a slot."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    answer.leave()
     answer.queue.put_nowait(ClientDisconnect())
 
 

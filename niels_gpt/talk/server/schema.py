@@ -5,9 +5,9 @@ import re
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -219,6 +219,7 @@ class Reply(ABC):
     prefix: str
     whole_object: str
     part_object: str
+    opening: ClassVar[Mapping[str, Any]] = {}  # what a stream sends of a choice before its text
 
     def __init__(self, talker: Talker, *, logprobs: bool, prompt_tokens: int, sources: Sources | None, **more: Any):
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
@@ -250,10 +251,6 @@ class Reply(ABC):
         content = self._content(chunk, whole=whole)
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": chunk.finish}
 
-    def opening(self, index: int) -> list[dict[str, Any]]:
-        """Return what a stream sends of a choice before its text."""
-        return []
-
     @abstractmethod
     def _content(self, chunk: TextChunk, *, whole: bool) -> dict[str, Any]: ...
 
@@ -265,10 +262,7 @@ class ChatReply(Reply):
     """Reply to a chat."""
 
     prefix, whole_object, part_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
-
-    def opening(self, index: int) -> list[dict[str, Any]]:
-        delta = {"role": "assistant", "content": ""}
-        return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
+    opening: ClassVar[Mapping[str, Any]] = {"delta": {"role": "assistant", "content": ""}}
 
     def _content(self, chunk: TextChunk, *, whole: bool) -> dict[str, Any]:
         if whole:
