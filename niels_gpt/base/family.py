@@ -19,12 +19,15 @@ _Weights = Mapping[str, torch.Tensor]
 Form = Literal["transformers", "gguf"]
 
 # Our name, and by form those of config.json of transformers (None: it has none) and of GGUF.
-_SETTINGS = (
+SHAPE = (
     ("T", "max_position_embeddings", "context_length"),
     ("C", "hidden_size", "embedding_length"),
     ("L", "num_hidden_layers", "block_count"),
     ("d_ff", "intermediate_size", "feed_forward_length"),
     ("H", "num_attention_heads", "attention.head_count"),
+)
+_SETTINGS = (
+    *SHAPE,
     ("K", "num_key_value_heads", "attention.head_count_kv"),
     ("D", "head_dim", "attention.key_length"),
     ("D", None, "attention.value_length"),

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
-from niels_gpt.base.family import Family, Form, as_halves, family_for
+from niels_gpt.base.family import SHAPE, Family, Form, as_halves, family_for
 from niels_gpt.base.imported import Provenance
 from niels_gpt.chat_template import ChatML
 from niels_gpt.config import ModelConfig, Renderer, to_dict
@@ -182,13 +182,8 @@ def tokenizer_json(pieces: list[VocabularyEntry]) -> str:
 # rotates dimension i of a head with i + D/2, ours rotates neighbours (2i, 2i + 1), so the rows of the Q and K weights
 # are permuted. Other options exist in no architecture that transformers or llama.cpp has.
 
-# Our name, and those of config.json of transformers (None: it has none) and of GGUF.
 _NEOX_SETTINGS = (
-    ("T", "max_position_embeddings", "context_length"),
-    ("C", "hidden_size", "embedding_length"),
-    ("L", "num_hidden_layers", "block_count"),
-    ("d_ff", "intermediate_size", "feed_forward_length"),
-    ("H", "num_attention_heads", "attention.head_count"),
+    *SHAPE,
     ("D", None, "rope.dimension_count"),
     ("rope_theta", "rotary_emb_base", "rope.freq_base"),
     ("norm_eps", "layer_norm_eps", "attention.layer_norm_epsilon"),
