@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from niels_gpt.inference.engine import Engine
+from niels_gpt.inference.engine import Engine, RowsFailed
 from niels_gpt.inference.sampling import Draw, Sampling, next_noise
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
@@ -25,7 +25,9 @@ def sample_next_token(
     logits, V = logits_1d.float().cpu(), len(logits_1d)
     draw = Draw([Sampling(temperature, top_k)], V=V, device=logits.device)
     noise = next_noise({0: generator} if temperature > 0 else {}, rows=1, V=V)
-    return int(draw.ids(logits[None], torch.as_tensor(noise)))
+    if (id := int(draw.ids(logits[None], torch.as_tensor(noise)))) < 0:
+        raise RowsFailed([0], [])
+    return id
 
 
 def generate(

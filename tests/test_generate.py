@@ -48,6 +48,9 @@ def test_temperature() -> None:
     for wrong in (-1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="temperature must be >= 0"):
             sample_next_token(logits, temperature=wrong, top_k=None, generator=None)
+    for temperature in (0, 1):
+        with pytest.raises(ValueError, match="logits are no numbers"):
+            sample_next_token(logits * float("nan"), temperature=temperature, top_k=None, generator=None)
     generator = torch.Generator().manual_seed(0)
     drawn = [sample_next_token(logits, temperature=1.0, top_k=None, generator=generator) for _ in range(4000)]
     assert drawn.count(1) / 4000 == pytest.approx(torch.softmax(logits, 0)[1].item(), abs=0.04)
