@@ -19,7 +19,7 @@ from niels_gpt.eval import EvalRules
 from niels_gpt.files.messages import read_text
 from niels_gpt.leak import LeakRules
 from niels_gpt.pipeline import layout, sections
-from niels_gpt.pipeline.yaml_files import ParamsError, Problem, completed, explain, parse_yaml
+from niels_gpt.pipeline.yaml_files import ParamsError, Problem, explain, parse_yaml, with_defaults
 from niels_gpt.splice.spans import SpanRules, check_doc_index
 
 Weights = dict[str, float]
@@ -69,7 +69,10 @@ def shape_of(raw: dict[str, Any]) -> type[Params]:
 
 def complete(raw: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a params.yaml with the defaults of keys that are left out; nothing is checked."""
-    return completed(raw, shape=shape_of(raw))
+    seed = raw.get("seed")
+    valid = type(seed) is int and 0 <= seed < 2**63  # an invalid one is reported once, at the top
+    filled: dict[str, Any] = with_defaults(raw, shape_of(raw), seed=seed if valid else 0)
+    return filled if "seed" in raw else {key: value for key, value in filled.items() if key != "seed"}
 
 
 def read_params(file: Path = layout.PARAMS) -> tuple[Params, dict[str, Any]]:

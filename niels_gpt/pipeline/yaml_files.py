@@ -111,27 +111,18 @@ def _sections_at(path: tuple[str, ...], shape: type[BaseModel]) -> list[Any]:
     return found
 
 
-def completed(raw: dict[str, Any], *, shape: type[BaseModel]) -> dict[str, Any]:
-    """Return a mapping with the defaults of all keys that are left out, in the schema's order; nothing is checked.
+def with_defaults(value: Any, annotation: Any, *, seed: Any) -> Any:
+    """Return a value with the defaults of all keys that are left out, in the schema's order; nothing is checked.
 
-    A section without a `seed` has the one at the top, except `load`: whether a source samples depends on its kind.
+    The default of a `seed` is `seed`, except in `load`: whether a source samples depends on its kind.
     """
-    seed = raw.get("seed")
-    seed = seed if type(seed) is int and 0 <= seed < 2**63 else 0  # an invalid one is reported once, at the top
-    filled: dict[str, Any] = _completed(raw, shape, below=seed)
-    return filled
-
-
-def _completed(value: Any, annotation: Any, *, own: Any = ..., below: Any = ...) -> Any:
-    """Complete a value; `own` is the default of its `seed`, `below` that of sections in it."""
     fields = fields_of(value, annotation)
     known = {name: default_of(field) for name, field in fields.items()}
-    if "seed" in known and own is not ...:
-        known["seed"] = own
+    if "seed" in known and seed is not ...:
+        known["seed"] = seed
     full = {name: part for name in fields if (part := value.get(name, known[name])) is not ...}
     for name, part in full.items():
-        seed = ... if name == "load" else below
-        full[name] = _completed(part, fields[name].annotation, own=seed, below=seed)
+        full[name] = with_defaults(part, fields[name].annotation, seed=... if name == "load" else seed)
     return {**full, **{name: part for name, part in value.items() if name not in full}} if fields else value
 
 
