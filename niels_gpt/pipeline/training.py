@@ -207,11 +207,16 @@ def model_config(params: Params, *, V: int) -> ModelConfig:
 
 def open_pretraining(params: Params, *, device: str, ranks: Ranks = ALONE) -> tuple[PretrainTask, ModelConfig]:
     """Return the pretraining task, and the configuration of its model."""
+    task = text_task(params, params.train, T=params.model.T, device=device, ranks=ranks)
+    return task, model_config(params, V=load_tokenizer(layout.TOKENIZER).vocab_size)
+
+
+def text_task(params: Params, settings: Pretraining, *, T: int, device: str, ranks: Ranks = ALONE) -> PretrainTask:
+    """Return the task of training on text, with the settings of a section of params.yaml."""
     p_train = mix_probabilities(params.p_train, params.texts, name="p_train")
     p_val = mix_probabilities(params.p_val, params.texts, name="p_val")
-    cfg = train_config(params.train, p_train=p_train, p_val=p_val)
     mix = open_mix(layout.MIX, places=token_places(params), documents=params.train.document_mask, ranks=ranks)
-    model_cfg = model_config(params, V=mix.vocab_size)
     train, val = {name: mix.train[name] for name in p_train}, {name: mix.val[name] for name in p_val}
-    check_lengths({"train": train, "val": val}, T=model_cfg.T)
-    return PretrainTask(train=train, val=val, cfg=cfg, T=model_cfg.T, device=device), model_cfg
+    check_lengths({"train": train, "val": val}, T=T)
+    cfg = train_config(settings, p_train=p_train, p_val=p_val)
+    return PretrainTask(train=train, val=val, cfg=cfg, T=T, device=device)
