@@ -28,7 +28,7 @@ from niels_gpt.data.corpus.parts import (
 from niels_gpt.data.corpus.split import Bonds
 from niels_gpt.data.corpus.split_files import write_bonds
 from niels_gpt.data.types import Chat, Document
-from niels_gpt.files.atomic import publish, write_json
+from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
@@ -48,8 +48,7 @@ def run_in_process(name: str, main: Callable[[Stage], None], params: Params, key
     """Run one stage and publish its outputs at the end, as `run_stage` does."""
     stage = Stage(name=name, key=key, params=params, inputs=Inputs(params={"of": name}, deps={}))
     main(stage)
-    for final, temporary in stage._outs.items():
-        publish(temporary, final)
+    stage.publishing.close()
 
 
 SOURCES: dict[str, object] = {
@@ -150,9 +149,8 @@ class Checkout:
         if module is split:
             no_duplicates("roam", stage.params)
         module.main(stage)
-        for final, temporary in stage._outs.items():
-            temporary.rename(final)
-        return next(iter(stage._outs))
+        stage.publishing.close()
+        return next(iter(stage.outs))
 
 
 def texts(folder: Path) -> list[str]:

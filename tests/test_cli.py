@@ -33,7 +33,6 @@ from niels_gpt.cli.run import Board, closing_lines
 from niels_gpt.cli.summary import compare_runs
 from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.data.types import Document
-from niels_gpt.files.atomic import publish
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import parse_params
@@ -302,8 +301,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def run(stage_main: Any, name: str, key: str = "") -> None:
             stage = Stage(name=name, key=key, params=params, inputs=Inputs({}, {}))
             stage_main(stage)
-            for final, temporary in stage._outs.items():
-                publish(temporary, final)
+            stage.publishing.close()
 
         run(tokenizer.main, "tokenizer")
         for key in (*TEXTS, *chats):

@@ -92,7 +92,7 @@ from niels_gpt.pipeline.stage import Inputs, Stage
 from stages import load
 stage = Stage(name="load", key="roam", params=read_params()[0], inputs=Inputs({}, {}))
 load.main(stage)
-(out,) = stage._outs.values()
+(out,) = stage.outs.values()
 print(read_column(out / "part-00000.parquet", "text"), (out / "manifest.json").read_text())
 """
 

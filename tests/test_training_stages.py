@@ -32,7 +32,7 @@ from niels_gpt.eval.chats import score_chats
 from niels_gpt.eval.generations import generate_reply, held_out_replies, known_words
 from niels_gpt.eval.held_out import evaluate, score_stream
 from niels_gpt.files import checks
-from niels_gpt.files.atomic import publish, write_json
+from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import Damaged, list_files, sha256_file
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.generate import generate
@@ -99,8 +99,7 @@ def run_here(main: Callable[[Stage], None], name: str, params: Params, *, key: s
     declared = Inputs(params={"stage": name, **json.loads(params.model_dump_json())}, deps={})
     stage = Stage(name=name, key=key, params=params, inputs=declared)
     main(stage)
-    for final, temporary in stage._outs.items():
-        publish(temporary, final)
+    stage.publishing.close()
 
 
 def write_texts(name: str, letters: str) -> None:
@@ -495,8 +494,7 @@ def run_to_success(params: Params) -> None:
     declared = Inputs(params={"forced": True, **json.loads(params.model_dump_json())}, deps={})
     stage = Stage(name="train", key="", params=params, inputs=declared)
     train.main(stage)
-    for final, temporary in stage._outs.items():
-        publish(temporary, final)
+    stage.publishing.close()
     for act in stage.on_success:
         act()
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from niels_gpt.config import Section
-from niels_gpt.files.atomic import discard, publish, temporary_beside
+from niels_gpt.files.atomic import atomic_path, discard
 from niels_gpt.files.checks import Damaged, sha256_file
-from niels_gpt.files.messages import EXPECTED, name_file, read_text, sentence
+from niels_gpt.files.messages import EXPECTED, read_text, sentence
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
 from niels_gpt.pipeline.params import Params, parse_params
@@ -138,7 +138,8 @@ class Stage:
     params: Params
     inputs: Inputs
     on_success: list[Callable[[], object]] = field(default_factory=list)  # called once all outputs are published
-    _outs: dict[Path, Path] = field(default_factory=dict)
+    publishing: ExitStack = field(default_factory=ExitStack)  # its end moves all outputs into place
+    outs: dict[Path, Path] = field(default_factory=dict)  # {path: temporary path} of each output
 
     @property
     def source(self) -> Source:
@@ -147,12 +148,11 @@ class Stage:
     def out(self, path: str | Path) -> Path:
         """Return a temporary path for an output, which is moved into place when the whole stage has succeeded."""
         final = Path(path)
-        if final in self._outs:
-            return self._outs[final]
-        final.parent.mkdir(parents=True, exist_ok=True)
-        for stale in final.parent.glob(f".{final.name}.tmp*"):  # left by a killed run
-            discard(stale)
-        return self._outs.setdefault(final, temporary_beside(final))
+        if final not in self.outs:
+            for stale in final.parent.glob(f".{final.name}.tmp*"):  # left by a killed run
+                discard(stale)
+            self.outs[final] = self.publishing.enter_context(atomic_path(final))
+        return self.outs[final]
 
     def say(self, text: str) -> None:
         """Print a line with the stage's title."""
@@ -198,7 +198,7 @@ def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
     """Run `main` as this stage of dvc.yaml, check that its inputs did not change, and publish its outputs."""
     params, inputs = read_inputs(name, key)
     stage = Stage(name=name, key=key, params=params, inputs=inputs)
-    try:
+    with stage.publishing:
         with ExitStack() as held:
             for dep in inputs.deps:
                 if dep.startswith(f"{layout.CODE}/"):
@@ -210,16 +210,8 @@ def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
                 f"{', '.join(changed)} changed while the stage ran, so its result would be recorded under inputs it "
                 "was not made from: put it back, or run again"
             )
-        for final, temporary in stage._outs.items():
-            publish(temporary, final)
-        for act in stage.on_success:
-            act()
-    except OSError as error:
-        name_file(error, " or ".join(map(str, stage._outs)))
-        raise
-    finally:
-        for temporary in stage._outs.values():
-            discard(temporary)
+    for act in stage.on_success:
+        act()
 
 
 def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
