@@ -105,8 +105,8 @@ def run_forked(address: str, *command: str, cwd: Path, env: Mapping[str, str]) -
 
 _IN_ONE_PROCESS = """
 import importlib, sys
-from niels_gpt.pipeline.stage import execute, identify
-for name, key in map(identify, sys.argv[1:]):
+from niels_gpt.pipeline.stage import execute
+for name, _, key in (title.partition("@") for title in sys.argv[1:]):
     execute(name, key, importlib.import_module("stages." + name).main)
 """
 _servers: list[subprocess.Popen[bytes]] = []

@@ -467,6 +467,7 @@ DAMAGE = {
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_result_is_named(finished: Path, damage: bytes) -> None:
+    shutil.copy(ROOT / "dvc.yaml", finished)
     for command, file in (
         (["report", "--text"], "metrics/eval.json"),
         (["report", "--text"], "metrics/train.json"),

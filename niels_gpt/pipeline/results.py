@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.checks import Damaged, check_keys, read_meta
+from niels_gpt.files.checks import check_keys, read_meta
 from niels_gpt.pipeline import layout
 
 _DETAILS = "details"
@@ -55,11 +55,8 @@ def read_result(path: Path) -> dict[str, Any]:
     made_by, required = _WRITTEN[path]
     if not path.is_file():
         raise ValueError(f"there is no {path} yet: run `{made_by}` first")
-    try:
-        result = read_metrics(path, required=required)
-        return without_card(result) if path == layout.SCORES else result
-    except Damaged as error:
-        raise ValueError(f"{error} with `{made_by}`") from error
+    result = read_metrics(path, required=required)
+    return without_card(result) if path == layout.SCORES else result
 
 
 def without_card(scores: dict[str, Any]) -> dict[str, Any]:

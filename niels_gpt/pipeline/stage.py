@@ -165,7 +165,9 @@ class Stage:
 
 def run_stage(module: str, main: Callable[[Stage], None]) -> NoReturn:
     """Run `main` as the stage in DVC_STAGE, then exit: the body of every `python -m stages.<module>`."""
-    _, key = identify(os.environ.get("DVC_STAGE", module))
+    # DVC's address of the stage, such as dvc.yaml:load@roam, comes in the environment: in a command, a name from
+    # params.yaml would be passed to a shell.
+    key = os.environ.get("DVC_STAGE", module).rpartition(":")[2].partition("@")[2]
     # Treat SIGTERM as Ctrl-C: partial outputs are removed. Training saves a checkpoint on either.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     title, code = " ".join(f"{module}@{key}".removesuffix("@").split()), 0
@@ -183,15 +185,6 @@ def run_stage(module: str, main: Callable[[Stage], None]) -> NoReturn:
     sys.stderr.flush()
     # Not sys.exit: interpreter shutdown hangs while an abandoned download is still reading (apache/arrow 45214).
     os._exit(code)
-
-
-def identify(address: str) -> tuple[str, str]:
-    """Return (name, key) of DVC's address of a stage, `load@roam`, which may have a path before it.
-
-    The address comes in the environment: in a command, a name from params.yaml would be passed to a shell.
-    """
-    name, _, key = address.rpartition(":")[2].partition("@")
-    return name, key
 
 
 def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
