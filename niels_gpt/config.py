@@ -143,11 +143,8 @@ class ModelConfig:
     @property
     def options(self) -> dict[str, Any]:
         """Return the architecture options that differ from their defaults."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name in MODEL_OPTIONS and getattr(self, field.name) != field.default
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _PLAIN}
+        return {name: value for name, value in values.items() if value != getattr(ModelConfig, name)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
@@ -185,7 +182,6 @@ class ModelConfig:
 
 _SIZES = frozenset({"V", "T", "C", "L", "H", "d_ff", "dropout"})
 _PLAIN = _SIZES | {"rope_theta"}  # stored for every model; options only where they are on
-MODEL_OPTIONS = frozenset(field.name for field in fields(ModelConfig)) - _PLAIN
 
 
 Multiple = Annotated[float, Strict(), Ge(0)]

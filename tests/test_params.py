@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from niels_gpt.cli.console import read_preset
-from niels_gpt.config import MODEL_OPTIONS, ModelConfig, TrainConfig, to_dict
+from niels_gpt.config import ModelConfig, TrainConfig, to_dict
 from niels_gpt.pipeline.params import Params, parse_params, read_params
 from niels_gpt.pipeline.training import train_config
 from niels_gpt.pipeline.yaml_files import ParamsError
@@ -29,7 +29,7 @@ RAW_TEXTS = {name: source for name, source in RAW["sources"].items() if source["
 
 GROUPS = ("matrices", "embedding", "head", "vectors")
 DEFAULTS = to_dict(TrainConfig(total_steps=1))
-OPTIONAL = {f"model.{key}" for key in (*MODEL_OPTIONS, "head_dim")}
+OPTIONAL = {f"model.{key}" for key in set(ModelConfig.__dataclass_fields__) - set(to_dict(ModelConfig()))}
 STAGES = ("train", "sft", "splice.train")
 
 
