@@ -29,20 +29,17 @@ from niels_gpt.splice.spans import SelectionRules, SpanRules
 from niels_gpt.tokenizer.training import SentencePieceRules
 
 
-def section(
-    of: type, *, without: Collection[str] = (), required: Collection[str] = (), base: type[Section] = Section
-) -> type[Section]:
-    """Return a section with the fields and defaults of a dataclass, without those in `without`.
+def section(of: type, *, without: Collection[str] = (), required: Collection[str] = (), **keys: Any) -> type[Section]:
+    """Return a section with `keys`, given as (type, default), and the fields and defaults of a dataclass.
 
-    `required` keys have no default: dvc.yaml names them, and DVC does not know defaults.
+    Those in `without` are left out. `required` ones have no default: dvc.yaml names them, and DVC knows no defaults.
     """
     hints = get_type_hints(of, include_extras=True)
-    keys: dict[str, Any] = {}
     for field in fields(of):
         if field.name not in without:
             default = MISSING if field.name in required else field.default
             keys[field.name] = hints[field.name], ... if default is MISSING else default
-    return create_model(of.__name__, __base__=base, __doc__=of.__doc__, __module__=of.__module__, **keys)
+    return create_model(of.__name__, __base__=Section, __doc__=of.__doc__, __module__=of.__module__, **keys)
 
 
 class CommonLoad(Section):
@@ -218,7 +215,10 @@ def check_base(name: str | None, watched: str, revision: str | None) -> None:
         raise ValueError(f"revision is {revision!r}, which is for hub ids: set it to null")
 
 
-class OnBaseSection(Section):
+_OF_THE_BASE = set(ModelConfig.__dataclass_fields__) - {"T", "dropout"}
+
+
+class ModelOnBase(section(ModelConfig, without=_OF_THE_BASE, required={"T", "dropout"})):  # type: ignore[misc]
     """Section `model` beside a base, which decides everything else."""
 
     @model_validator(mode="before")
@@ -227,10 +227,6 @@ class OnBaseSection(Section):
         if isinstance(values, Mapping) and (other := sorted(map(str, set(values) - set(cls.model_fields)))):
             raise ValueError(f"the base decides all but T and dropout: leave out {', '.join(other)}")
         return values
-
-
-_OF_THE_BASE = set(ModelConfig.__dataclass_fields__) - {"T", "dropout"}
-ModelOnBase = section(ModelConfig, without=_OF_THE_BASE, required={"T", "dropout"}, base=OnBaseSection)
 
 
 # Sections of the stages.
@@ -261,25 +257,11 @@ class Parts(Section):
     text_bytes: Annotated[Count, "text of a part, about: sources are loaded, encoded and kept in files of this size"]
 
 
-class FurtherSection(Section):
-    """Settings of a training stage that starts from pretrained weights."""
-
-    dropout: Annotated[Fraction | None, "in place of model.dropout; null: as that"] = None
-
-
-_RUN = "false leaves this stage out, and what it would write is empty"
+_RUN = Annotated[bool, "false leaves this stage out, and what it would write is empty"]
 
 
 class Index(Section):
-    run: Annotated[bool, _RUN] = True
-
-
-class TuningSection(FurtherSection):
-    run: Annotated[bool, _RUN] = True
-
-
-class ModelSection(Section):
-    H: Annotated[Heads | None, "attention heads a block; divides C unless head_dim is given; null: C/head_dim"] = None
+    run: _RUN = True
 
 
 if TYPE_CHECKING:  # sections have the fields of their dataclass, and pydantic's model_dump
@@ -302,25 +284,27 @@ if TYPE_CHECKING:  # sections have the fields of their dataclass, and pydantic's
     class Duplicates(_Section, DuplicateRules): ...
 else:
     _SIZES = {"T", "C", "L", "d_ff", "dropout"}
-    Model = section(ModelConfig, without={"V", "H"}, required=_SIZES, base=ModelSection)  # V: by the tokenizer
+    _HEADS = Annotated[Heads | None, "attention heads a block; divides C unless head_dim is given; null: C/head_dim"]
+    Model = section(ModelConfig, without={"V", "H"}, required=_SIZES, H=(_HEADS, None))  # V: by the tokenizer
     _MIX = {"p_train", "p_val"}  # separate sections
     Pretraining = section(TrainConfig, without=_MIX | {"replay"}, required={"document_mask"})
-    FineTuning = section(TrainConfig, without=_MIX | {"document_mask", "teacher", "windows"}, base=TuningSection)
+    _DROPOUT = Annotated[Fraction | None, "in place of model.dropout; null: as that"], None
+    _UNTUNED = _MIX | {"document_mask", "teacher", "windows"}
+    FineTuning = section(TrainConfig, without=_UNTUNED, dropout=_DROPOUT, run=(_RUN, True))
     # Splice validates on a fixed grid.
-    _UNASKED = _MIX | {"document_mask", "eval_steps", "replay", "teacher", "windows"}
-    Further = section(TrainConfig, without=_UNASKED, base=FurtherSection)
+    Further = section(TrainConfig, without=_UNTUNED | {"eval_steps", "replay"}, dropout=_DROPOUT)
     Spans = section(SpanRules, without={"S"})
     Duplicates = section(DuplicateRules)
 
 
 class Splice(SelectionRules):
-    run: Annotated[bool, _RUN] = True
+    run: _RUN = True
     spans: Spans = Field(default_factory=dict, validate_default=True)
     train: Further
 
 
 class Memorize(MemorizeRules):
-    run: Annotated[bool, _RUN] = True
+    run: _RUN = True
 
 
 DeviceName = Annotated[str, AfterValidator(check_device_name)]
