@@ -86,11 +86,10 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
     """Return the validated parameters, and the plain mapping they came from, with all defaults."""
     try:
         raw = parse_yaml(text, name=name)
+        if not isinstance(raw, dict):
+            raise ValueError(f"{name} holds no parameters: `niels-gpt preset sample` writes a set to start from")
     except ValueError as error:
         raise ParamsError([Problem((), str(error))], {}) from error
-    if not isinstance(raw, dict):
-        sentence = f"{name} holds no parameters: `niels-gpt preset sample` writes a set to start from"
-        raise ParamsError([Problem((), sentence)], {})
     shape, raw = shape_of(raw), complete(raw)
     try:
         params = shape.model_validate(raw)
