@@ -1,5 +1,5 @@
-"""Spread of the report card's numbers: over seeds of the probes, over seeds of training, and between models that are
-known to differ.
+"""Spread of the report card's numbers: over seeds of its misspellings and of what a model writes, over seeds of
+training, and between models that are known to differ.
 
 Run: python -m bench.card            in a checkout where `dvc repro` has run; about five minutes
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
+from unittest import mock
 
 import numpy as np
 
@@ -31,7 +33,35 @@ from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.train.loop import train
 
 PROBE_SEEDS, TRAINING_SEEDS = range(1, 6), (1, 2, 3)
+VOWELS, CONSONANTS = "aeiou", "bdfgklmnprstv"
 KINDS = {"untrained": (0, 64), "100 steps": (100, 64), "400 steps": (400, 64), "400 steps, half as wide": (400, 32)}
+
+
+def misspelt(seed: int) -> list[probes.Choice]:
+    """Return the choices of `spelling` with other misspellings; those of probes.tsv are from seed 1."""
+    choices, found = probes.spelling_choices(), []
+    words = [text.split()[0] for text in probes.probe_texts("words")]
+    for (right, *_), word in zip(choices, words, strict=True):
+        wrong: dict[str, None] = {}
+        for tries in count():
+            slip = with_a_slip(word, derive_seed(seed, word, tries))
+            if slip not in words:
+                wrong[slip] = None
+            if len(wrong) == 3:
+                break
+        found.append((right, *(right.replace(word, slip) for slip in wrong)))
+    return found
+
+
+def with_a_slip(word: str, draw: int) -> str:
+    """Return the word with two letters swapped or one replaced, as `draw` decides; it may equal the word."""
+    draw, swapped = divmod(draw, 2)
+    draw, at = divmod(draw, len(word) - 2)
+    at += 1
+    if swapped:
+        return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+    kind = VOWELS if word[at] in VOWELS else CONSONANTS
+    return word[:at] + kind[draw % len(kind)] + word[at + 1 :]
 
 
 def trained(params: Params, *, steps: int, width: int, seed: int) -> GPT:
@@ -71,7 +101,8 @@ def main() -> None:
 
     def card(model: GPT, renderer: str, seed: int = probes.SEED, *, tuned: bool = False) -> Card:
         asked = {"known": known | of_chats if tuned else known, "replies": replies, "T": T, "B": 64, "seed": seed}
-        return measure_card(model, tokenizer, renderer=renderer, **asked)  # type: ignore[arg-type]
+        with mock.patch.object(probes, "spelling_choices", return_value=misspelt(seed)):
+            return measure_card(model, tokenizer, renderer=renderer, **asked)  # type: ignore[arg-type]
 
     print("| model | words | spelling | grammar | closing | form | length | repetition | distinct |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -81,7 +112,7 @@ def main() -> None:
         renderer = renderer_for(tokenizer, chats=tuned)
         model = load_model(folder / layout.BEST, "cpu")
         cards = [card(model, renderer, seed, tuned=tuned) for seed in PROBE_SEEDS]
-        print(row(f"{name}, seeds of the probes", cards), flush=True)
+        print(row(f"{name}, seeds of misspellings and texts", cards), flush=True)
     for name, (steps, width) in KINDS.items():
         models = (trained(params, steps=steps, width=width, seed=seed) for seed in TRAINING_SEEDS)
         print(row(f"{name}, seeds of training", [card(model, "transcript") for model in models]), flush=True)

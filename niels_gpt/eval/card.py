@@ -6,7 +6,7 @@ A text is scored as a whole, in nats, so that models can be compared even if the
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, cycle, islice
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -29,18 +29,13 @@ from niels_gpt.eval.held_out import inference, token_losses
 from niels_gpt.inference.sampling import GREEDY, SAMPLING
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
-from niels_gpt.rng import derive_seed
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 # The probes: texts to choose between, questions to answer, openings to continue. Written for this project and the same
-# for every run: what is random in them is a hash of one seed, and none depends on a tokenizer.
+# for every run; none depends on a tokenizer.
 
-SEED = 1
-_WRONG = 3  # misspellings per word
-_VOWELS, _CONSONANTS = "aeiou", "bdfgklmnprstv"
-
+SEED = 1  # of what a model writes
 MARKS = {'"': '"', "(": ")", "[": "]"}
-_MARKED_TEXTS = 12  # sampled from all combinations of sentence and phrase
 _PROBES = Path(__file__).with_name("probes.tsv")  # kind, text; half of the words are common, half rare
 _PAIRS = Path(__file__).with_name("pairs.tsv")  # phenomenon, sentence, the same with a mistake
 
@@ -57,12 +52,11 @@ def _rows(path: Path) -> list[list[str]]:
     return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
 
 
-def spelling_choices(seed: int = SEED) -> list[Choice]:
-    """Return one item per word: a sentence with the word, then with misspellings of the same length."""
-    words, sentences = probe_texts("word"), probe_texts("word_in")
+def spelling_choices() -> list[Choice]:
+    """Return one item per word: a sentence with the word, then with its three misspellings of the same length."""
     return [
-        tuple(sentence.format(it) for it in (word, *_misspelt(word, words, seed)))
-        for word, sentence in zip(words, cycle(sentences))
+        tuple(map(sentence.format, words.split()))
+        for words, sentence in zip(probe_texts("words"), cycle(probe_texts("word_in")))
     ]
 
 
@@ -71,34 +65,12 @@ def minimal_pairs() -> list[tuple[str, str, str]]:
     return [(phenomenon, good, bad) for phenomenon, good, bad in _rows(_PAIRS)]
 
 
-def closing_questions(seed: int = SEED) -> list[Marked]:
+def closing_questions() -> list[Marked]:
     """Return sentences with a quoted or bracketed phrase, each with every combination of marks."""
-    made = [
-        tuple(tuple(sentence.format(f"{opened}{phrase}{mark}") for mark in MARKS.values()) for opened in MARKS)
-        for sentence in probe_texts("marked_in")
-        for phrase in probe_texts("marked")
+    return [
+        tuple(tuple(text.format(opened, closed) for closed in MARKS.values()) for opened in MARKS)
+        for text in probe_texts("marked")
     ]
-    return sorted(made, key=lambda marked: derive_seed(seed, marked[0][0]))[:_MARKED_TEXTS]
-
-
-def _misspelt(word: str, words: Collection[str], seed: int) -> list[str]:
-    slips = (_with_a_slip(word, derive_seed(seed, word, tries)) for tries in count())
-    different = (wrong for wrong in slips if wrong not in words)
-    found: dict[str, None] = {}
-    while len(found) < _WRONG:
-        found[next(different)] = None
-    return list(found)
-
-
-def _with_a_slip(word: str, draw: int) -> str:
-    """Return the word with two letters swapped or one replaced, as `draw` decides; it may equal the word."""
-    draw, swapped = divmod(draw, 2)
-    draw, at = divmod(draw, len(word) - 2)
-    at += 1
-    if swapped:
-        return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
-    kind = _VOWELS if word[at] in _VOWELS else _CONSONANTS
-    return word[:at] + kind[draw % len(kind)] + word[at + 1 :]
 
 
 @dataclass(frozen=True)
@@ -141,21 +113,21 @@ def measure_card(
     written = iter(write_texts(model, tokenizer, [*asked, *drawn, *greedy], seed=seed))
     answers, texts, greedy_texts = (list(islice(written, len(part))) for part in (asked, drawn, greedy))
     return {
-        **likelihood_card(model, tokenizer, T=T, B=B, seed=seed),
+        **likelihood_card(model, tokenizer, T=T, B=B),
         **answer_card(answers, replies=replies),
         **text_card(texts, greedy_texts, known=known),
     }
 
 
-def likelihood_card(model: nn.Module, tokenizer: Tokenizer, *, T: int, B: int, seed: int = SEED) -> Card:
+def likelihood_card(model: nn.Module, tokenizer: Tokenizer, *, T: int, B: int) -> Card:
     """Measure the probes that compare the probabilities of texts: spelling, grammar and closing."""
-    return _by_nats(lambda texts: text_nats(model, tokenizer, texts, T=T, B=B), seed)
+    return _by_nats(lambda texts: text_nats(model, tokenizer, texts, T=T, B=B))
 
 
-def blind_card(tokenizer: Tokenizer, *, seed: int = SEED) -> Card:
+def blind_card(tokenizer: Tokenizer) -> Card:
     """Return the likelihood card of a model with uniform token probabilities: the baseline due to the tokenizer."""
     nats = math.log(tokenizer.vocab_size)
-    return _by_nats(lambda texts: np.array([len(ids) * nats for ids in tokenizer.encode_batch(texts)]), seed)
+    return _by_nats(lambda texts: np.array([len(ids) * nats for ids in tokenizer.encode_batch(texts)]))
 
 
 def human_card(texts: Sequence[str], replies: Sequence[Text], *, known: Collection[str]) -> Card:
@@ -233,8 +205,8 @@ def nats_saved(marked: Sequence[Marked], nats: Mapping[str, float]) -> Measured:
     return Measured.mean(saved)
 
 
-def _by_nats(score: Callable[[Sequence[str]], np.ndarray], seed: int) -> Card:
-    spelling, closing, pairs = spelling_choices(seed), closing_questions(seed), minimal_pairs()
+def _by_nats(score: Callable[[Sequence[str]], np.ndarray]) -> Card:
+    spelling, closing, pairs = spelling_choices(), closing_questions(), minimal_pairs()
     texts = [text for choice in spelling for text in choice]
     texts += [text for _, *both in pairs for text in both]
     texts += [text for marked in closing for row in marked for text in row]
