@@ -5,7 +5,7 @@ Hashes of the held-out 13-grams are kept in memory; training text is streamed pa
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -133,18 +133,19 @@ Spans = dict[str, list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Characters:
-    """Normalized code points of a batch of documents: all texts concatenated, with a separator after each.
+    """Normalized code points of a batch of documents.
 
-    `firsts`: start of each text in the concatenation. `owners`: document number of each text, ascending. `codes`: the
-    code points that remain after block-quote markers are dropped. `marks`: (n, 2), for each marker the index in `codes`
-    where it was dropped, and the number of characters dropped so far. `chats`: whether the documents are chats.
+    `joined`: the texts of all documents, with the separator `between` after each. `bounds`: start of each document in
+    it, and its end. `numbers`: number of each document. `codes`: the code points that are compared. `places`: position
+    of each in `joined`; block-quote markers are left out. `chats`: whether the documents are chats.
     """
 
-    texts: list[str]
-    firsts: np.ndarray
-    owners: np.ndarray
+    joined: str
+    between: str
+    bounds: np.ndarray
+    numbers: np.ndarray
     codes: np.ndarray
-    marks: np.ndarray
+    places: np.ndarray
     chats: bool
 
     def hashes(self, length: int, *, step: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -152,43 +153,37 @@ class Characters:
         begins = np.arange(0, len(self.codes) - length + 1, step)
         return begins, hash_ranges(self.codes, begins, begins + length)
 
-    def owners_of(self, at: np.ndarray) -> np.ndarray:
-        """Return the document number of each index into `codes`."""
-        return self.owners[np.searchsorted(self.firsts, self._places(at), side="right") - 1]
+    def documents(self, at: np.ndarray) -> np.ndarray:
+        """Return the index, in `numbers`, of the document of each index into `codes`."""
+        return np.searchsorted(self.bounds, self.places[at], side="right") - 1
 
     def spans(self, begins: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
         """Yield (document, start byte, end byte, number of characters) of ranges of `codes`, each within one text."""
-        for first, last in zip(self._places(begins).tolist(), (self._places(ends - 1) + 1).tolist(), strict=True):
-            number = int(np.searchsorted(self.firsts, first, side="right")) - 1
-            text, owner, begin = self.texts[number], int(self.owners[number]), int(self.firsts[number])
-            before = "".join(self.texts[self._texts_of(owner).start : number]) + text[: first - begin]
-            inside, start = text[first - begin : last - begin], len(before.encode())
-            yield owner, start, start + len(inside.encode()), len(inside)
+        ranges = zip(self.places[begins], self.places[ends - 1] + 1, strict=True)
+        for document, (first, end) in zip(self.documents(begins), ranges, strict=True):
+            before, inside = self._text(self.bounds[document], first), self._text(first, end)
+            start = len(before.encode())
+            yield document, start, start + len(inside.encode()), len(inside)
 
     def whole(self, document: int) -> str:
-        return "".join(self.texts[self._texts_of(document)])
+        """Return the text of a document."""
+        return self._text(*self.bounds[document : document + 2])
 
-    def _texts_of(self, document: int) -> slice:
-        return slice(*np.searchsorted(self.owners, (document, document + 1)).tolist())
-
-    def _places(self, at: np.ndarray) -> np.ndarray:
-        """Convert indices into `codes` to positions in the concatenated texts."""
-        left_out = np.append(0, self.marks[:, 1])
-        return at + left_out[np.searchsorted(self.marks[:, 0], at, side="right")]
+    def _text(self, first: int, end: int) -> str:
+        return self.joined[first:end].replace(self.between, "")
 
 
-def compared(texts: list[str], owners: np.ndarray, *, between: str, chats: bool) -> Characters:
-    """Normalize texts as described above; `owners`: document of each text, `between`: separator of one character."""
-    joined = "".join(text + between for text in texts)
-    marks = [(mark.start() + 1, mark.end()) for mark in _MARK.finditer(joined)] if ">" in joined else []
-    unmarked = _MARK.sub("\n", joined) if marks else joined
-    codes = np.frombuffer(unmarked.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    codes = np.maximum(codes, ord(" "))  # tabs, line ends and the other control characters lie below the space
+def compared(documents: Sequence[str], numbers: np.ndarray, *, between: str, chats: bool) -> Characters:
+    """Normalize documents, whose texts end with `between`, as described above."""
+    joined = "".join(documents)
+    codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    kept = np.ones(len(codes), dtype=bool)
+    for mark in _MARK.finditer(joined) if ">" in joined else ():
+        kept[mark.start() + 1 : mark.end()] = False
+    codes = np.maximum(codes[kept], ord(" "))  # tabs, line ends and the other control characters lie below the space
     codes[codes == _NO_BREAK_SPACE] = ord(" ")
-    firsts = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
-    ranges = np.array(marks, dtype=np.int64).reshape(-1, 2)
-    sizes = np.cumsum(ranges[:, 1] - ranges[:, 0])
-    return Characters(texts, firsts, owners, codes, np.stack([ranges[:, 1] - sizes, sizes], axis=1), chats)
+    bounds = np.cumsum([0, *map(len, documents)])
+    return Characters(joined, between, bounds, numbers, codes, np.flatnonzero(kept), chats)
 
 
 @dataclass
@@ -238,7 +233,7 @@ def seeds_in_training(item: PartToRead, worker: Worker, *, wanted: Path) -> tupl
     lookup, documents = _Lookup(wanted), [_NONE]
     for characters in _read(item, "train"):
         begins, hashes = characters.hashes(_SEED, step=_STEPS["train"])
-        documents.append(characters.owners_of(begins[lookup.find(hashes)]))
+        documents.append(characters.numbers[characters.documents(begins[lookup.find(hashes)])])
     return lookup.found(), np.unique(np.concatenate(documents))
 
 
@@ -268,7 +263,8 @@ def held_out_quotes(item: PartToRead, worker: Worker, *, wanted: Path) -> Quotes
         begins, hashes = characters.hashes(QUOTE)
         begins = begins[lookup.find(hashes)]
         for document, start, end, count in characters.spans(*_union(begins, begins + QUOTE).T):
-            key = chat_key(characters.whole(document)) if characters.chats else f"{item.part.name}/{document}"
+            number = characters.numbers[document]
+            key = chat_key(characters.whole(document)) if characters.chats else f"{item.part.name}/{number}"
             quotes.spans.setdefault(key, []).append((start, end))
             quotes.characters += count
     quotes.spans = {key: sorted({*own}) for key, own in quotes.spans.items()}
@@ -279,13 +275,13 @@ def _read(item: PartToRead, side: str) -> Iterator[Characters]:
     """Yield the normalized characters of a side's documents, or of `item.documents`, in batches."""
     with item.part.reading() as (path, rows):
         numbers = np.arange(len(rows[side])) if item.documents is None else item.documents
-        done = 0
+        between, done = _BETWEEN[side], 0
         for batch in read_contents(path, rows[side][numbers]):
             chats = not isinstance(batch[0], str)
-            texts = [[message["content"] for message in row] if chats else [row] for row in batch]
-            owners = np.repeat(numbers[done : done + len(texts)], [len(own) for own in texts])
-            yield compared([text for own in texts for text in own], owners, between=_BETWEEN[side], chats=chats)
-            done += len(texts)
+            texts = ([message["content"] for message in row] if chats else [row] for row in batch)
+            documents = ["".join(text + between for text in own) for own in texts]
+            yield compared(documents, numbers[done : done + len(batch)], between=between, chats=chats)
+            done += len(batch)
 
 
 def _union(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
