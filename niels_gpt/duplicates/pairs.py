@@ -80,13 +80,12 @@ def find_pairs(sources: Iterable[Iterable[Sketches]], *, near: float | None, has
                     sizes.append(size)
                     scales.append(batch.scale)
         kept.flush()
-        copies = [_Runs(entries).with_first() for entries in texts.buckets()]
-        pairs = [_Runs(entries).with_earlier(1) for entries in words.buckets()]
+        copies = [found for entries in texts.buckets() for found in _linked(entries, 0, first=True)]
+        pairs = [found for entries in words.buckets() for found in _linked(entries, 1, first=False)]
         shares = [np.ones(len(equal), dtype=np.float32) for equal in pairs]
         met = _Sorter(scratch / "pairs", (1 + _BEFORE) * shingles.files)
-        for runs in map(_Runs, shingles.buckets()):
-            for packed in (*(runs.with_earlier(back) for back in range(1, 1 + _BEFORE)), runs.with_first(_BEFORE)):
-                met.put(packed, np.zeros(len(packed), dtype=np.uint32))
+        for packed in (found for entries in shingles.buckets() for found in _linked(entries, _BEFORE, first=True)):
+            met.put(packed, np.zeros(len(packed), dtype=np.uint32))
         if near is not None:
             shelf = _Shelf(kept, np.cumsum(np.concatenate(sizes)), np.concatenate(scales))
             for entries in met.buckets():
@@ -127,25 +126,22 @@ class _Sorter:
             path.unlink()
 
 
-class _Runs:
-    """Documents sorted by hash; those of one hash are a run."""
+def _linked(entries: np.ndarray, before: int, *, first: bool) -> Iterator[np.ndarray]:
+    """Yield packed pairs of documents with the same hash: each with those up to `before` entries before it.
 
-    def __init__(self, entries: np.ndarray) -> None:
-        entries = entries[np.argsort(entries["hash"], kind="stable")]
-        self._documents = entries["document"]
-        begins = np.flatnonzero(np.append(True, entries["hash"][1:] != entries["hash"][:-1]))
-        self._first = np.repeat(begins, np.diff(np.append(begins, len(entries))))  # of each one's run
-        self._before = np.arange(len(entries)) - self._first  # entries before it in its run
-
-    def with_earlier(self, back: int) -> np.ndarray:
-        """Return packed pairs of each document and the one `back` entries before it in its run."""
-        later = np.flatnonzero(self._before >= back)
-        return _packed(self._documents[later - back], self._documents[later])
-
-    def with_first(self, beyond: int = 0) -> np.ndarray:
-        """Return packed pairs of each document and the first of its run, if more than `beyond` entries before."""
-        later = np.flatnonzero(self._before > beyond)
-        return _packed(self._documents[self._first[later]], self._documents[later])
+    With `first`, it is also paired with the first of them, if that is further away.
+    """
+    entries = entries[np.argsort(entries["hash"], kind="stable")]
+    documents, places = entries["document"], np.arange(len(entries))
+    begins = np.append(True, entries["hash"][1:] != entries["hash"][:-1])
+    firsts = np.maximum.accumulate(np.where(begins, places, 0))  # place of the first with each one's hash
+    behind = places - firsts
+    for back in range(1, before + 1):
+        later = np.flatnonzero(behind >= back)
+        yield _packed(documents[later - back], documents[later])
+    if first:
+        later = np.flatnonzero(behind > before)
+        yield _packed(documents[firsts[later]], documents[later])
 
 
 @dataclass(frozen=True)
