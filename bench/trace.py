@@ -19,7 +19,7 @@ import numpy as np
 import pydivsufsort  # noqa: F401  # before the baseline of memory
 
 from niels_gpt.rng import numpy_generator
-from niels_gpt.trace.index import Row, SourceIndex, write_index
+from niels_gpt.trace.index import TEXT, Row, SourceIndex, write_index
 from niels_gpt.trace.library import Library, Span
 
 QUESTIONS = Path("tests/find_questions.tsv")
@@ -72,9 +72,9 @@ def measure(megabytes: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         before, begun = peak_bytes(), time.process_time()
-        size = write_index(folder, vault.rows())
+        words = write_index(folder, vault.rows())
         made, memory = time.process_time() - begun - vault.made_s, peak_bytes() - before
-        disk = sum(file.stat().st_size for file in folder.iterdir())
+        size, disk = (folder / TEXT).stat().st_size, sum(file.stat().st_size for file in folder.iterdir())
         library = Library([SourceIndex("vault", folder, None)])
         clocks, right, false = [], 0, 0
         for text in vault.planted:
@@ -87,8 +87,8 @@ def measure(megabytes: int) -> None:
             false += sum(map(false_places, spans))
     wall, cpu = (statistics.median(clock) for clock in zip(*clocks, strict=True))
     print(
-        f"{size.text_bytes / 1e6:.1f} MB, {size.words:,} words: index {made:.1f} s of CPU, peak memory "
-        f"{memory / size.text_bytes:.1f} bytes/byte, disk {disk / size.text_bytes:.2f} bytes/byte; trace {wall:.1f} ms "
+        f"{size / 1e6:.1f} MB, {words:,} words: index {made:.1f} s of CPU, peak memory "
+        f"{memory / size:.1f} bytes/byte, disk {disk / size:.2f} bytes/byte; trace {wall:.1f} ms "
         f"({cpu:.1f} of CPU); {right} of {PLANTED} planted sentences at their place, {false} false places"
     )
 

@@ -79,8 +79,8 @@ def write_indexes(stage: Stage, sources: Sources) -> None:
             continue
         (out / name).mkdir()
         with progress(total=texts.text_bytes, unit="B", title=f"{stage.title} {name}") as bar:
-            size = write_index(out / name, read_rows(texts, splits), tick=bar.update)
-        stage.say(f"{name}: {size.documents:,} documents, {size.words:,} words to trace -> {layout.INDEX / name}")
+            words = write_index(out / name, read_rows(texts, splits), tick=bar.update)
+        stage.say(f"{name}: {texts.rows:,} documents, {words:,} words to trace -> {layout.INDEX / name}")
 
 
 def main(stage: Stage) -> None:

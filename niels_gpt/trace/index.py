@@ -131,26 +131,20 @@ class Row:
     trained: bool
 
 
-@dataclass(frozen=True)
-class Size:
-    """Documents, bytes of text and words (of training documents) of an index."""
-
-    documents: int
-    text_bytes: int
-    words: int
-
-
 def write_index(
     folder: Path, rows: Iterable[Row], *, shard_bytes: int = SHARD_BYTES, tick: Callable[[int], object] = bool
-) -> Size:
-    """Write the index of these documents to an empty folder; call `tick` with the bytes of each."""
+) -> int:
+    """Write the index of these documents to an empty folder; return the number of words that can be traced.
+
+    `tick` is called with the bytes of each document.
+    """
     db = sqlite3.connect(folder / SECTIONS)
     # Nothing is lost if it fails: the folder is published only when it is complete.
     db.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA page_size = 4096;")
     db.executescript(_SCHEMA)
     insert_section = "INSERT INTO sections (start, stop, line, headings) VALUES (?, ?, ?, ?)"
     insert_words = "INSERT INTO fts (rowid, name, headings, text) VALUES (?, ?, ?, ?)"
-    documents = words = offset = 0
+    words = offset = 0
     shard, held_out = bytearray(), list[tuple[int, int]]()
     with (folder / TEXT).open("wb") as file:
 
@@ -175,13 +169,12 @@ def write_index(
             shard += b"\0"
             if not row.trained:
                 held_out.append((begin - offset, len(shard)))
-            documents += 1
             tick(len(text))
         words += finish()
     db.execute("INSERT INTO fts (fts) VALUES ('optimize')")
     db.commit()
     db.close()
-    return Size(documents, offset + len(shard) - documents, words)
+    return words
 
 
 def sort_suffixes(text: bytearray, *, without: Iterable[tuple[int, int]] = ()) -> np.ndarray:
