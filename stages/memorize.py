@@ -5,8 +5,9 @@ import numpy as np
 from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.leak.memorized import (
     DocumentResult,
+    document_log_pz,
+    document_stats,
     highest_by_token,
-    measure_extraction,
     pz_stats,
     render_page,
     render_strips,
@@ -52,23 +53,25 @@ def main(stage: Stage) -> None:
     files = {"before": layout.PRETRAINED / layout.BEST, "after": layout.SPLICED / layout.LAST}
     models = {name: open_model(file, device) for name, file in files.items()}
     documents = chosen_documents(stage.params, at_least=settings.chunk_size)
-    measured = {name: measure_extraction(models, tokens, settings) for name, tokens in documents.items()}
-    together = {
-        name: pz_stats(np.concatenate([document.log_pz[name] for document in measured.values()])) for name in models
-    }
-    facts = {
-        "distribution": "full softmax" if settings.top_k is None else f"top {settings.top_k}",
-        "documents": [{"name": name, **document.stats(settings)} for name, document in measured.items()],
-        "together": together,
-    }
-    write_metrics(stage.out(layout.MEMORIZED), facts, pz=together["after"]["median_pz"])
-    curves, results = stage.out(layout.EXTRACTION), []
+    curves, found, results = stage.out(layout.EXTRACTION), [], []
     curves.mkdir()
-    for name, document in measured.items():
-        write_tsv(curves / f"{name}.tsv", document.curve())
-        tokens, pz = documents[name], np.exp(document.log_pz["after"])
-        highest = highest_by_token(pz, document.starts, settings, L=len(tokens))
+    logs: dict[str, list[np.ndarray]] = {when: [] for when in models}
+    for name, tokens in documents.items():
+        stats, columns = {}, {}
+        for when, model in models.items():
+            starts, values = document_log_pz(model, tokens, settings)
+            logs[when].append(values)
+            stats[when] = document_stats(starts, values, settings, L=len(tokens))
+            columns[f"pz_{when}"] = np.exp(values)
+        found.append({"name": name, **stats})
+        rows = zip(starts.tolist(), *(column.tolist() for column in columns.values()), strict=True)
+        write_tsv(curves / f"{name}.tsv", [dict(zip(("start", *columns), row, strict=True)) for row in rows])
+        highest = highest_by_token(columns["pz_after"], starts, settings, L=len(tokens))
         results.append(DocumentResult(name, tokens, highest, *token_log_probs(models["after"], tokens)))
+    together = {when: pz_stats(np.concatenate(values)) for when, values in logs.items()}
+    distribution = "full softmax" if settings.top_k is None else f"top {settings.top_k}"
+    facts = {"distribution": distribution, "documents": found, "together": together}
+    write_metrics(stage.out(layout.MEMORIZED), facts, pz=together["after"]["median_pz"])
     page = render_page(results, tokenizer, settings)
     stage.out(layout.MEMORIZED_PAGE).write_text(page, encoding="utf-8")
     stage.out(layout.MEMORIZED_STRIPS).write_text(

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.leak import MemorizeRules
 from niels_gpt.leak.memorized import (
-    Extraction,
     document_log_pz,
+    document_stats,
     log_pz,
     pz_stats,
     pz_windows,
@@ -360,7 +360,7 @@ def test_memory_mapped_documents_are_only_sliced(tmp_path: Path) -> None:
 def test_statistics_of_known_windows() -> None:
     starts = pz_windows(200, chunk_size=20, cursor_inc_tokens=10)
     logs = np.where(starts < 100, 0.0, -200.0)
-    stats = Extraction(200, starts, {"last": logs}).stats(MemorizeRules(chunk_size=20, prompt_tokens=10))["last"]
+    stats = document_stats(starts, logs, MemorizeRules(chunk_size=20, prompt_tokens=10), L=200)
     assert stats["num_windows"] == 19
     assert stats["median_pz"] == 1.0
     assert stats["mean_pz"] == pytest.approx(10 / 19)
@@ -628,8 +628,8 @@ def test_thresholds_count_what_reaches_them_and_chances_grow_with_samples() -> N
 def test_coverage_counts_suffixes_of_windows_that_reach_the_threshold() -> None:
     starts, logs, rules = np.array([0, 4, 20]), np.log([0.5, 0.49, 0.9]), MemorizeRules(chunk_size=10, prompt_tokens=6)
     for more, covered in ((1e-12, 8), (0.1, 12)):
-        stats = Extraction(40, starts, {"last": logs + more}).stats(rules)
-        assert stats["last"]["token_coverage"] == covered / 40
+        stats = document_stats(starts, logs + more, rules, L=40)
+        assert stats["token_coverage"] == covered / 40
 
 
 def test_rows_are_credited_to_their_documents() -> None:

@@ -65,44 +65,19 @@ def document_log_pz(model: GPT, tokens: np.ndarray, rules: MemorizeRules) -> tup
     return starts, np.concatenate(values)
 
 
-@dataclass(frozen=True)
-class Extraction:
-    """Windows of one document: their starts, and by model the log p_z of each; `length` is in tokens."""
+def document_stats(starts: np.ndarray, log_pz: np.ndarray, rules: MemorizeRules, *, L: int) -> dict[str, Any]:
+    """Return `pz_stats` of a document of L tokens, the median p_z by third of the starts, and the token coverage.
 
-    length: int
-    starts: np.ndarray
-    log_pz: dict[str, np.ndarray]
-
-    def stats(self, rules: MemorizeRules) -> dict[str, dict[str, Any]]:
-        """Return, by model, `pz_stats`, the median p_z by third of the starts, and the token coverage.
-
-        The coverage is the fraction of the document's tokens in the suffix of a window with p_z >= 0.5.
-        """
-        third = np.minimum(2, 3 * self.starts // max(1, int(self.starts.max()) + 1))
-        thirds = {name: third == i for i, name in enumerate(("head", "middle", "tail"))}
-        stats = {}
-        for model, logs in self.log_pz.items():
-            p = np.exp(logs)
-            stats[model] = {
-                **pz_stats(logs),
-                "doc_len": self.length,
-                "median_pz_by_third": {n: float(np.median(p[own])) if own.any() else None for n, own in thirds.items()},
-                "token_coverage": float((highest_by_token(p, self.starts, rules, L=self.length) >= 0.5).mean()),
-            }
-        return stats
-
-    def curve(self) -> list[dict[str, float]]:
-        """Return one row per window: its start, and p_z by model."""
-        columns = {"start": self.starts, **{f"pz_{name}": np.exp(values) for name, values in self.log_pz.items()}}
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        return [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-def measure_extraction(models: Mapping[str, GPT], tokens: np.ndarray, rules: MemorizeRules) -> Extraction:
-    """Measure a document with each of the models."""
-    measured = {name: document_log_pz(model, tokens, rules) for name, model in models.items()}
-    starts = next(starts for starts, _ in measured.values())
-    return Extraction(len(tokens), starts, {name: values for name, (_, values) in measured.items()})
+    The coverage is the fraction of the document's tokens in the suffix of a window with p_z >= 0.5.
+    """
+    p, third = np.exp(log_pz), np.minimum(2, 3 * starts // max(1, int(starts.max()) + 1))
+    thirds = {name: p[third == i] for i, name in enumerate(("head", "middle", "tail"))}
+    return {
+        **pz_stats(log_pz),
+        "doc_len": L,
+        "median_pz_by_third": {name: float(np.median(own)) if len(own) else None for name, own in thirds.items()},
+        "token_coverage": float((highest_by_token(p, starts, rules, L=L) >= 0.5).mean()),
+    }
 
 
 def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
