@@ -16,7 +16,7 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.leak import MemorizeRules
-from niels_gpt.leak.extraction import Extraction, Questions
+from niels_gpt.leak.extraction import Questions, extract
 from niels_gpt.leak.measure import Leak, attack, distinct_passages, measure_leak
 from niels_gpt.leak.memorized import document_log_pz
 from niels_gpt.leak.page import leak_rows, leak_sentence, render_leak, samples_needed
@@ -36,8 +36,8 @@ from tests.conftest import Repo
 
 CFG = ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0)
 NOTHING = Questions.of(DocumentList([]), DocumentList([]), [], ByteTokenizer(), at_most_tokens=1)
-NO_SENTENCE = Extraction(NOTHING, (), 0, 0, 0, 0, 0.0, ())
 EOT = ByteTokenizer().special_token_ids()["eot"]
+NO_SENTENCE = extract(GPT(CFG), NOTHING, end_of_text=EOT, B=1, seed=0)
 
 
 @given(st.integers(0, 400), st.integers(2, 60), st.data())

@@ -184,35 +184,11 @@ def sampled_runs(
 
 @dataclass(frozen=True)
 class Extraction:
-    """Result of the attack for one source and one model; counts are in sentences."""
+    """Result of the attack for one source and one model; `stats` has no text, and counts sentences."""
 
-    questions: "Questions"
     findings: tuple[Recital, ...]
-    public: int  # recited, but also in public text
-    common: int  # recited, but no rarer than recited held-out text
-    held_out: int
-    held_out_reported: int  # held-out sentences above `least_bits`: false alarms
-    least_bits: float  # threshold of rarity
     runs: tuple[Run, ...]
-
-    def stats(self) -> dict[str, Any]:
-        """Return the numbers without any text; pairs are lists, since tables of experiments have a column per name."""
-        words, asked = Counter(finding.words for finding in self.findings), len(self.questions.asked)
-        found = list(self.questions.found.values())
-        every, unasked = ({row for rows in some for row in rows} for some in (found, found[asked:]))
-        return {
-            "asked": [asked, len(found)],
-            "documents_asked": [len(every - unasked), len(every)],  # documents of which every sentence is asked for
-            "held_out_reported": [self.held_out_reported, self.held_out],
-            "public_and_common": [self.public, self.common],
-            "least_bits": self.least_bits,
-            "extractable": len(self.findings),
-            "greedy": sum(finding.greedy for finding in self.findings),
-            "in_several_documents": sum(len(finding.sentence.documents) > 1 for finding in self.findings),
-            "longest_sampled_run_tokens": max((len(ids) for ids, _ in self.runs), default=0),
-            "sampled_tokens": self.questions.sampled_tokens,
-            "by_prompt_words": [(n, words[n]) for n in PROMPT_WORDS],
-        }
+    stats: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -232,6 +208,12 @@ class Questions:
     def tokens(self) -> int:
         """Number of tokens that a model reads and writes to answer all of them, or a few more."""
         return sum(len(s.ids) for s in (*self.asked, *self.held_out)) + _FREE_TEXTS * self.sampled_tokens
+
+    def asked_for(self) -> dict[str, list[int]]:
+        """Return how many sentences are asked for, and of how many documents all are; each with the total."""
+        found = list(self.found.values())
+        every, unasked = ({row for rows in some for row in rows} for some in (found, found[len(self.asked) :]))
+        return {"asked": [len(self.asked), len(found)], "documents_asked": [len(every - unasked), len(every)]}
 
     @classmethod
     def of(
@@ -287,14 +269,21 @@ def extract(model: GPT, questions: Questions, *, end_of_text: int, B: int, seed:
     public = standing_in([recital.span for recital in recited], questions.public)
     private = [recital for recital, elsewhere in zip(recited, public, strict=True) if not elsewhere]
     rare = [recital for recital in private if rarity(recital) > least]
+    findings = tuple(distinct(rare))
     how: dict[str, Any] = {"least": questions.least_run, "tokens": questions.sampled_tokens, "seed": seed}
-    return Extraction(
-        questions=questions,
-        findings=tuple(distinct(rare)),
-        public=int(public.sum()),
-        common=len(private) - len(rare),
-        held_out=untrained,
-        held_out_reported=sum(b > least for b in bits),
-        least_bits=least,
-        runs=tuple(sampled_runs(model, questions.train, end_of_text=end_of_text, **how)),
-    )
+    runs = tuple(sampled_runs(model, questions.train, end_of_text=end_of_text, **how))
+    words = Counter(finding.words for finding in findings)
+    # Pairs are lists, since tables of experiments have a column per name.
+    stats = {
+        **questions.asked_for(),
+        "held_out_reported": [sum(b > least for b in bits), untrained],
+        "public_and_common": [int(public.sum()), len(private) - len(rare)],
+        "least_bits": least,
+        "extractable": len(findings),
+        "greedy": sum(finding.greedy for finding in findings),
+        "in_several_documents": sum(len(finding.sentence.documents) > 1 for finding in findings),
+        "longest_sampled_run_tokens": max((len(ids) for ids, _ in runs), default=0),
+        "sampled_tokens": questions.sampled_tokens,
+        "by_prompt_words": [(n, words[n]) for n in PROMPT_WORDS],
+    }
+    return Extraction(findings, runs, stats)

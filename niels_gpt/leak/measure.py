@@ -104,7 +104,7 @@ class Leak:
         return {
             "extractable_sentences": len(self.extraction.findings),
             "extractable_passages": self.beyond_chance,
-            "sentences": self.extraction.stats(),
+            "sentences": self.extraction.stats,
             "train": self.train.stats(),
             "held_out": self.held_out.stats(),
             "attack": self.attack,

@@ -152,8 +152,7 @@ def render_leak(
     """
     stats = {source: {model: leak.stats() for model, leak in leaks.items()} for source, leaks in found.items()}
     models = dict.fromkeys(model for leaks in found.values() for model in leaks)
-    asked_for = [leak.extraction.questions for leaks in found.values() for leak in leaks.values()]
-    sampled = max((questions.sampled_tokens for questions in asked_for), default=0)
+    sampled = max((leak.extraction.stats["sampled_tokens"] for of in found.values() for leak in of.values()), default=0)
     samples = f"Texts of {sampled:,} tokens were" if sampled else "No text was"
     text = read_text(Path(__file__).with_name("leak.html"))
     budgeted, *explained = text.format(budget=f"{budget:,}", samples=samples).splitlines()
