@@ -14,12 +14,11 @@ import numpy as np
 
 from niels_gpt.chat_format import chat_key
 from niels_gpt.data.corpus.parts import Texts, read_contents, read_wording
-from niels_gpt.data.corpus.sketch import Words, grams, hash_ranges, words_of
+from niels_gpt.data.corpus.sketch import Lookup, Words, grams, hash_runs, words_of
 from niels_gpt.data.corpus.split_files import SplitPart, Splits
 from niels_gpt.jobs.engine import Engine, Worker
 
 RUN = 13  # words; GPT-3's contamination analysis (Brown et al., 2020) uses 13-grams, too
-_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def held_out_runs(item: PartToRead, worker: Worker) -> np.ndarray:
 
 def runs_in_training(item: PartToRead, worker: Worker, *, wanted: Path) -> np.ndarray:
     """Return the indices of the wanted hashes that occur in the part's training rows."""
-    lookup = _Lookup(wanted)
+    lookup = Lookup(np.load(wanted))
     for _, runs, _ in _runs(item, "train"):
         lookup.find(runs)
     return lookup.found()
@@ -87,7 +86,7 @@ def runs_in_training(item: PartToRead, worker: Worker, *, wanted: Path) -> np.nd
 
 def overlap_of_part(item: PartToRead, worker: Worker, *, wanted: Path) -> Counter[str]:
     """Count the runs of the part's held-out rows, those in training text, and the characters these cover."""
-    lookup, total = _Lookup(wanted), Counter[str]()
+    lookup, total = Lookup(np.load(wanted)), Counter[str]()
     for words, runs, starts in _runs(item, "val"):
         found = starts[lookup.find(runs)]
         covered = np.diff(_union(words.begins[found], words.ends[found + RUN - 1])).sum()
@@ -150,8 +149,8 @@ class Characters:
 
     def hashes(self, length: int, *, step: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return (starts, hashes) of the runs of `length` characters that start at every `step`-th character."""
-        begins = np.arange(0, len(self.codes) - length + 1, step)
-        return begins, hash_ranges(self.codes, begins, begins + length)
+        hashes = hash_runs(self.codes, length, step=step)
+        return step * np.arange(len(hashes)), hashes
 
     def documents(self, at: np.ndarray) -> np.ndarray:
         """Return the index, in `numbers`, of the document of each index into `codes`."""
@@ -230,7 +229,7 @@ def held_out_seeds(item: PartToRead, worker: Worker) -> np.ndarray:
 
 def seeds_in_training(item: PartToRead, worker: Worker, *, wanted: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the wanted seeds found in training rows, and the numbers of the documents with one."""
-    lookup, documents = _Lookup(wanted), [_NONE]
+    lookup, documents = Lookup(np.load(wanted)), [np.empty(0, dtype=np.int64)]
     for characters in _read(item, "train"):
         begins, hashes = characters.hashes(_SEED, step=_STEPS["train"])
         documents.append(characters.numbers[characters.documents(begins[lookup.find(hashes)])])
@@ -239,7 +238,7 @@ def seeds_in_training(item: PartToRead, worker: Worker, *, wanted: Path) -> tupl
 
 def held_out_windows(item: PartToRead, worker: Worker, *, wanted: Path) -> np.ndarray:
     """Return the distinct hashes of the windows around seeds found in training text: only they may be quotes."""
-    lookup, found = _Lookup(wanted), []
+    lookup, found = Lookup(np.load(wanted)), []
     for characters in _read(item, "val"):
         begins, seeds = characters.hashes(_SEED, step=_STEPS["val"])
         begins = begins[lookup.find(seeds)]
@@ -250,7 +249,7 @@ def held_out_windows(item: PartToRead, worker: Worker, *, wanted: Path) -> np.nd
 
 def windows_in_training(item: PartToRead, worker: Worker, *, wanted: Path) -> np.ndarray:
     """Return the indices of the wanted windows that occur in training rows."""
-    lookup = _Lookup(wanted)
+    lookup = Lookup(np.load(wanted))
     for characters in _read(item, "train"):
         lookup.find(characters.hashes(QUOTE)[1])
     return lookup.found()
@@ -258,7 +257,7 @@ def windows_in_training(item: PartToRead, worker: Worker, *, wanted: Path) -> np
 
 def held_out_quotes(item: PartToRead, worker: Worker, *, wanted: Path) -> Quotes:
     """Return the quotes: merged windows that were found, as byte ranges of each document."""
-    lookup, quotes = _Lookup(wanted), Quotes()
+    lookup, quotes = Lookup(np.load(wanted)), Quotes()
     for characters in _read(item, "val"):
         begins, hashes = characters.hashes(QUOTE)
         begins = begins[lookup.find(hashes)]
@@ -290,29 +289,3 @@ def _union(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
         return np.empty((0, 2), dtype=np.int64)
     gaps = np.flatnonzero(begins[1:] > ends[:-1])
     return np.stack([begins[np.append(0, gaps + 1)], ends[np.append(gaps, len(ends) - 1)]], axis=1)
-
-
-class _Lookup:
-    """Index of a file of ascending hashes: a bitmap of their high bits rejects most others without a binary search."""
-
-    def __init__(self, file: Path) -> None:
-        self._hashes = np.load(file)
-        self._found = np.zeros(len(self._hashes), dtype=bool)
-        bits = min(24, (16 * len(self._hashes)).bit_length())
-        self._shift = np.uint64(64 - bits)
-        self._table = np.zeros(1 << bits, dtype=bool)
-        self._table[self._hashes >> self._shift] = True
-
-    def find(self, hashes: np.ndarray) -> np.ndarray:
-        """Return the indices of those `hashes` that are in the file."""
-        if not len(self._hashes):
-            return _NONE
-        likely = np.flatnonzero(self._table[hashes >> self._shift])
-        places = np.minimum(np.searchsorted(self._hashes, hashes[likely]), len(self._hashes) - 1)
-        hit = self._hashes[places] == hashes[likely]
-        self._found[places[hit]] = True
-        return likely[hit]
-
-    def found(self) -> np.ndarray:
-        """Return the indices in the file of all hashes that `find` has met."""
-        return np.flatnonzero(self._found)

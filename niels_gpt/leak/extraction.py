@@ -21,6 +21,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from niels_gpt.data.corpus.sketch import Lookup, hash_runs
 from niels_gpt.eval.held_out import inference
 from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.sampling import SAMPLING, Sampling, SeededNoise
@@ -31,11 +32,10 @@ from niels_gpt.leak.passages import (
     Documents,
     Sentence,
     encode_sentences,
+    find_grams,
     find_sentences,
-    grams_of,
     joined,
     needed_log_pz,
-    places_among,
 )
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed
@@ -122,7 +122,7 @@ def distinct(recitals: Iterable[Recital]) -> list[Recital]:
     seen: set[int] = set()
     out = []
     for recital in recitals:
-        grams = set(grams_of(recital.span, _gram_size(recital.span)).tolist())
+        grams = set(hash_runs(recital.span, _gram_size(recital.span)).tolist())
         if not grams & seen:
             out.append(recital)
         seen |= grams
@@ -139,12 +139,12 @@ def token_surprise(documents: Documents, V: int) -> np.ndarray:
 
 def standing_in(spans: Sequence[np.ndarray], documents: Iterable[Documents]) -> np.ndarray:
     """Return a mask of the spans that occur in `documents`: all hashes of a span's n-grams must be found."""
-    grams = [(n, grams_of(span, n)) for span in spans if (n := _gram_size(span))]
-    wanted = {n: np.unique(np.concatenate([own for m, own in grams if m == n])) for n, _ in grams}
-    met: dict[int, set[int]] = {n: set() for n in wanted}
+    grams = [(n, hash_runs(span, n)) for span in spans if (n := _gram_size(span))]
+    lookups = {n: Lookup(np.unique(np.concatenate([own for m, own in grams if m == n]))) for n, _ in grams}
+    met: dict[int, set[int]] = {n: set() for n in lookups}
     for ids, rows in chain.from_iterable(map(joined, documents if spans else ())):
-        for n, hashes in wanted.items():
-            met[n].update(hashes[places_among(hashes, ids, rows, n)[0]].tolist())
+        for n, lookup in lookups.items():
+            met[n].update(find_grams(lookup, ids, rows, n)[0].tolist())
     return np.array([met[n].issuperset(own.tolist()) for n, own in grams])
 
 
@@ -168,12 +168,12 @@ def sampled_runs(
     texts = np.array(steps, dtype=np.int64).T
     at: dict[int, list[tuple[int, int]]] = {}
     for i, text in enumerate(texts):
-        for start, gram in enumerate(grams_of(text, least).tolist()):
+        for start, gram in enumerate(hash_runs(text, least).tolist()):
             at.setdefault(gram, []).append((i, start))
-    wanted, best = np.array(sorted(at), dtype=np.uint64), dict[int, Run]()
+    lookup, best = Lookup(np.array(sorted(at), dtype=np.uint64)), dict[int, Run]()
     for ids, rows in joined(documents):
-        for found, place in zip(*places_among(wanted, ids, rows, least), strict=True):
-            for i, start in at[int(wanted[found])]:
+        for gram, place in zip(*find_grams(lookup, ids, rows, least), strict=True):
+            for i, start in at[int(gram)]:
                 length = min(np.searchsorted(rows, rows[place], side="right") - place, texts.shape[1] - start)
                 differ = np.flatnonzero(ids[place : place + length] != texts[i, start : start + length])
                 length = int(differ[0]) if len(differ) else length

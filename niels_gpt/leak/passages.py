@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from niels_gpt.chat_template import open_renderer
+from niels_gpt.data.corpus.sketch import Lookup, hash_runs
 from niels_gpt.eval.held_out import inference
 from niels_gpt.leak.memorized import TRIES
 from niels_gpt.model.gpt import GPT
@@ -215,8 +216,6 @@ def _log_prob(logits: torch.Tensor, wanted: torch.Tensor, counts: torch.Tensor) 
 # Repeated passages occur in other documents, too: templates, boilerplate, quotations. Reciting them proves nothing
 # about one document, since the model may know them from the others.
 
-_FACTOR = 0x9E3779B97F4A7C15  # odd, hence invertible modulo 2**64: no bit of an id is lost
-
 
 def drop_repeated(passages: Passages, documents: Documents, *, own: bool) -> Passages:
     """Return the passages without those of which at least half of the n-grams asked for are in other documents.
@@ -227,14 +226,16 @@ def drop_repeated(passages: Passages, documents: Documents, *, own: bool) -> Pas
     if not len(passages):
         return passages
     n = max(1, int(passages.asked.max()) // 4)
-    grams = grams_of(passages.tokens, n)
-    starts = np.arange(grams.shape[1])
+    starts = np.arange(passages.tokens.shape[1])
     asked = (starts >= passages.prompts[:, None]) & (starts + n <= passages.lengths[:, None])
-    looked_for, which = np.unique(grams[asked], return_inverse=True)
+    grams = hash_runs(passages.tokens.ravel(), n)[np.flatnonzero(asked)]
+    looked_for, which = np.unique(grams, return_inverse=True)
+    lookup = Lookup(looked_for)
     met_in = np.full(len(looked_for), -1)  # one of the documents with the n-gram
     elsewhere = np.zeros(len(looked_for), dtype=bool)
     for ids, rows in joined(documents):
-        found, places = places_among(looked_for, ids, rows, n)
+        grams, places = find_grams(lookup, ids, rows, n)
+        found = np.searchsorted(looked_for, grams)
         new = met_in[found] < 0
         met_in[found[new]] = rows[places[new]]
         elsewhere[found[(met_in[found] != rows[places]) | (not own)]] = True
@@ -243,34 +244,12 @@ def drop_repeated(passages: Passages, documents: Documents, *, own: bool) -> Pas
     return passages.take(shares < 0.5)
 
 
-def places_among(wanted: np.ndarray, ids: np.ndarray, rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (index in `wanted`, position in `ids`) of the n-grams of joined documents that are wanted.
-
-    `wanted` are hashes, ascending and not empty.
-    """
-    grams = grams_of(ids, n)
-    kept = np.zeros(1 << 16, dtype=bool)  # a quick test by 16 bits rules out most n-grams
-    kept[wanted >> np.uint64(48)] = True
-    places = np.flatnonzero(kept[grams >> np.uint64(48)] & (rows[: len(grams)] == rows[n - 1 :]))
-    at = np.minimum(np.searchsorted(wanted, grams[places]), len(wanted) - 1)
-    found = wanted[at] == grams[places]
-    return at[found], places[found]
-
-
-def grams_of(tokens: np.ndarray, n: int) -> np.ndarray:
-    """Return a polynomial hash modulo 2**64 of every n consecutive tokens, (..., L) -> (..., L-n+1).
-
-    Running sums of the tokens, each divided by the power of its position, give all hashes whatever n is.
-    """
-    length = tokens.shape[-1]
-    powers, inverse = (
-        np.multiply.accumulate(np.full(length, factor, dtype=np.uint64))
-        for factor in (_FACTOR, pow(_FACTOR, -1, 1 << 64))
-    )
-    sums = np.zeros((*tokens.shape[:-1], length + 1), dtype=np.uint64)
-    np.cumsum((tokens.astype(np.uint64) + np.uint64(1)) * inverse, axis=-1, out=sums[..., 1:])
-    hashes: np.ndarray = (sums[..., n:] - sums[..., :-n]) * powers[n - 1 :]
-    return hashes
+def find_grams(lookup: Lookup, ids: np.ndarray, rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (hash, position) of the n-grams of joined documents that are looked up."""
+    grams = hash_runs(ids, n)
+    places = lookup.find(grams)
+    places = places[rows[places] == rows[places + n - 1]]
+    return grams[places], places
 
 
 # Sentences, and the spans of each that a model is asked for.

@@ -135,7 +135,7 @@ def grams(words: Words, n: int, *, short: bool = False) -> tuple[np.ndarray, np.
     return _mixed(rolled[starts]), starts, before
 
 
-def hash_ranges(codes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def hash_ranges(codes: np.ndarray, begins: np.ndarray | slice, ends: np.ndarray | slice) -> np.ndarray:
     """Return a 64-bit hash of each codes[begin:end]; equal content has equal hashes at any position."""
     # Polynomial hash c0 + c1 B + c2 B^2 ... mod 2^64 of all ranges at once: differences of prefix sums of c_i B^i,
     # divided by B^begin.
@@ -143,6 +143,38 @@ def hash_ranges(codes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.n
     sums = np.zeros(len(codes) + 1, dtype=np.uint64)
     np.cumsum(codes * powers[: len(codes)], out=sums[1:])
     return _mixed((sums[ends] - sums[begins]) * inverses[begins])
+
+
+def hash_runs(codes: np.ndarray, length: int, *, step: int = 1) -> np.ndarray:
+    """Return the hashes of the runs of `length` codes that start at every `step`-th one."""
+    codes = codes.astype(np.uint32, copy=False)
+    return hash_ranges(codes, slice(0, max(0, len(codes) - length + 1), step), slice(length, None, step))
+
+
+class Lookup:
+    """Set of ascending hashes: a bitmap of their high bits rejects most others without a binary search."""
+
+    def __init__(self, hashes: np.ndarray) -> None:
+        self._hashes = hashes
+        self._found = np.zeros(len(hashes), dtype=bool)
+        bits = min(24, (16 * len(hashes)).bit_length())
+        self._shift = np.uint64(64 - bits)
+        self._table = np.zeros(1 << bits, dtype=bool)
+        self._table[hashes >> self._shift] = True
+
+    def find(self, hashes: np.ndarray) -> np.ndarray:
+        """Return the indices of those `hashes` that are in the set."""
+        if not len(self._hashes):
+            return np.empty(0, dtype=np.int64)
+        likely = np.flatnonzero(self._table[hashes >> self._shift])
+        places = np.minimum(np.searchsorted(self._hashes, hashes[likely]), len(self._hashes) - 1)
+        hit = self._hashes[places] == hashes[likely]
+        self._found[places[hit]] = True
+        return likely[hit]
+
+    def found(self) -> np.ndarray:
+        """Return the indices in the set of all hashes that `find` has met."""
+        return np.flatnonzero(self._found)
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
