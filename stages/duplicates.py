@@ -9,11 +9,15 @@ import numpy as np
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split import Drawn
 from niels_gpt.data.corpus.split_files import write_bonds
-from niels_gpt.duplicates.sides import SplitSource, bonds_of, pairs_of
+from niels_gpt.duplicates.pairs import find_pairs, read_sketches
+from niels_gpt.duplicates.sides import SplitSource, bonds_of
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import store_of
+
+# Estimate, between short texts (one hash a word, 6 bytes) and long ones (one hash in 8 words).
+_BYTES_PER_HASH = 16
 
 
 def sources_of(stage: Stage) -> Iterator[SplitSource]:
@@ -36,7 +40,9 @@ def main(stage: Stage) -> None:
     out.mkdir()
     listed.mkdir()
     sources, scratch = list(sources_of(stage)), out / "scratch"
-    pairs = pairs_of(sources, near=rules.near, scratch=scratch)
+    hashes = sum(source.texts.text_bytes for source in sources) // _BYTES_PER_HASH
+    sketches = (read_sketches(source.texts) for source in sources)
+    pairs = find_pairs(sketches, near=rules.near, hashes=hashes, scratch=scratch)
     shutil.rmtree(scratch)
     found = bonds_of(sources, pairs, once=rules.exact == "once")
     for source in sources:

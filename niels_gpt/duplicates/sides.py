@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -10,10 +9,7 @@ import numpy as np
 from niels_gpt.data.corpus.parts import Texts, read_column, read_keys
 from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash
 from niels_gpt.data.corpus.split_files import split_source
-from niels_gpt.duplicates.pairs import Pairs, find_pairs, read_sketches
-
-# Estimate, between short texts (one hash a word, 6 bytes) and long ones (one hash in 8 words).
-_BYTES_PER_HASH = 16
+from niels_gpt.duplicates.pairs import Pairs
 
 
 @dataclass(frozen=True)
@@ -47,12 +43,6 @@ class _Rows:
     keys: list[str]
     splits: list[str | None]
     groups: np.ndarray
-
-
-def pairs_of(sources: Sequence[SplitSource], *, near: float | None, scratch: Path) -> Pairs:
-    """Return the near duplicates and copies among the documents of all sources; `near`: the least containment."""
-    hashes = sum(source.texts.text_bytes for source in sources) // _BYTES_PER_HASH
-    return find_pairs((read_sketches(source.texts) for source in sources), near=near, hashes=hashes, scratch=scratch)
 
 
 def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dict[str, tuple[Bonds, dict[str, int]]]:

@@ -39,26 +39,23 @@ _GAP[_ALONE:] = False
 
 def word_bounds(text: bytes) -> np.ndarray:
     """Return the first byte of each word and the byte after its last, as rows of an (n, 2) array."""
-    data = np.frombuffer(text, dtype=np.uint8)
-    gaps = _gaps(data)
-    starts, ends = _starts(data, gaps), ~gaps
+    gaps, starts = _gaps_and_starts(text)
+    ends = ~gaps
     ends[:-1] &= gaps[1:] | starts[1:]
     return np.stack([np.flatnonzero(starts), np.flatnonzero(ends) + 1], axis=1)
 
 
-def _gaps(text: np.ndarray) -> np.ndarray:
-    gaps = _GAP[text]
+def _gaps_and_starts(text: bytes | bytearray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mask of the bytes between words, and that of the first bytes of words."""
+    data = np.frombuffer(text, dtype=np.uint8)
+    gaps = _GAP[data]
     for first, following in ((0xC2, 1), (0xE2, 2)):  # first byte of a symbol, and how many bytes follow it
-        symbols = np.flatnonzero(text == first)
+        symbols = np.flatnonzero(data == first)
         for byte in range(1, following + 1):
             gaps[symbols + byte] = True
-    return gaps
-
-
-def _starts(text: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     starts = ~gaps
-    starts[1:] &= gaps[:-1] | (text[1:] >= _ALONE)
-    return starts
+    starts[1:] &= gaps[:-1] | (data[1:] >= _ALONE)
+    return gaps, starts
 
 
 # The text of a section is in the index's text file; `fts` keeps words and positions only.
@@ -183,11 +180,10 @@ def sort_suffixes(text: bytearray, *, without: Iterable[tuple[int, int]] = ()) -
         return np.empty(0, dtype=np.uint32)
     from pydivsufsort import divsufsort
 
-    data = np.frombuffer(text, dtype=np.uint8)
-    wanted = _starts(data, _gaps(data))
+    wanted = _gaps_and_starts(text)[1]
     for start, stop in without:
         wanted[start:stop] = False
-    every = divsufsort(data)
+    every = divsufsort(np.frombuffer(text, dtype=np.uint8))
     chunks = (every[first : first + _CHUNK] for first in range(0, len(every), _CHUNK))
     return np.concatenate([chunk[wanted[chunk]].astype(np.uint32) for chunk in chunks])
 
