@@ -147,8 +147,8 @@ class DocumentResult:
 
 def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, rules: MemorizeRules) -> str:
     """Return a self-contained HTML page: the less probable a token, the redder it is; tooltips have the numbers."""
-    shades = "".join(f'<span class="s{i}">{"probable" if not i else "&nbsp;" if i < _SHADES else "improbable"}</span>'
-                     for i in range(_SHADES + 1))  # fmt: skip
+    labels = ["probable", *["&nbsp;"] * (_SHADES - 1), "improbable"]
+    shades = "".join(f'<span class="s{shade}">{label}</span>' for shade, label in enumerate(labels))
     parts = [
         explain_pz(rules),
         f'<p>Less probable tokens are redder: <span class="shades">{shades}</span>. Point at one for its '
