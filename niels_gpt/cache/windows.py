@@ -287,6 +287,8 @@ class TokenStore:
 
     def document(self, row: int) -> np.ndarray:
         """Return the ids of document `row`, numbered over all files of the split."""
+        if not 0 <= row < len(self.lengths):
+            raise IndexError(f"there is no document {row} among {len(self.lengths):,}")
         part = int(np.searchsorted(self._first, row, side="right")) - 1
         start = self._starts[part][row - self._first[part]]
         return self._tokens[part][start : start + self.lengths[row]]
