@@ -57,16 +57,16 @@ def main(stage: Stage) -> None:
     curves.mkdir()
     logs: dict[str, list[np.ndarray]] = {when: [] for when in models}
     for name, tokens in documents.items():
-        stats, columns = {}, {}
+        stats, columns = {}, dict[str, np.ndarray]()
         for when, model in models.items():
             starts, values = document_log_pz(model, tokens, settings)
             logs[when].append(values)
             stats[when] = document_stats(starts, values, settings, L=len(tokens))
-            columns[f"pz_{when}"] = np.exp(values)
+            columns["start"], columns[f"pz_{when}"] = starts, np.exp(values)
         found.append({"name": name, **stats})
-        rows = zip(starts.tolist(), *(column.tolist() for column in columns.values()), strict=True)
-        write_tsv(curves / f"{name}.tsv", [dict(zip(("start", *columns), row, strict=True)) for row in rows])
-        highest = highest_by_token(columns["pz_after"], starts, settings, L=len(tokens))
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        write_tsv(curves / f"{name}.tsv", [dict(zip(columns, row, strict=True)) for row in rows])
+        highest = highest_by_token(columns["pz_after"], columns["start"], settings, L=len(tokens))
         results.append(DocumentResult(name, tokens, highest, *token_log_probs(models["after"], tokens)))
     together = {when: pz_stats(np.concatenate(values)) for when, values in logs.items()}
     distribution = "full softmax" if settings.top_k is None else f"top {settings.top_k}"
