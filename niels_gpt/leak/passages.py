@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -107,11 +108,9 @@ def cut_passages(
             break
     found.sort()
     tokens = np.zeros((len(found), chunk_size), dtype=np.int64)
-    read = -1
+    document = lru_cache(maxsize=1)(documents.document)  # passages are sorted by document, so that each is read once
     for i, (row, start, length, _) in enumerate(found):
-        if row != read:  # passages are sorted by document, so that each is read once
-            document, read = documents.document(row), row
-        tokens[i, :length] = document[start : start + length]
+        tokens[i, :length] = document(row)[start : start + length]
     rows, starts, lengths, prompts = np.array(found, dtype=np.int64).reshape(-1, 4).T
     return Passages(tokens, lengths=lengths, prompts=prompts, documents=rows, starts=starts)
 
