@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from niels_gpt.cache.formats import TOKEN_DTYPE
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import Places, TokenFile, TokenStore, TokenStream, open_mix, train_files
@@ -186,7 +187,7 @@ def test_every_reader_of_documents_takes_1500_parts_where_256_files_may_be_open(
     for row, start, tokens in zip(passages.documents, passages.starts, passages.tokens, strict=True):
         wanted = documents[row][start : start + 8]
         np.testing.assert_array_equal(tokens[: len(wanted)], wanted)
-    planted = plant(train, [np.array([251, 252])], folder=tmp_path, seed=1, apart=True, dtype=np.dtype("<u2"))
+    planted = plant(train, [np.array([251, 252])], folder=tmp_path, seed=1, apart=True, dtype=TOKEN_DTYPE)
     assert len(planted) == 1500 * 30 + 2
     held = list(train_files("notes", source, places=places, vocab_size=256))
     np.testing.assert_array_equal(np.concatenate([tokens for _, tokens in held]), np.concatenate(ids))
