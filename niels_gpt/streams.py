@@ -6,7 +6,7 @@ by document count, size and modification time.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -43,8 +43,8 @@ class StreamBuildConfig:
     allow_missing_sources: bool = False
 
 
-# Of each split, a description of its input, and what builds its bytes if the cache has no entry with that description.
-_Splits = dict[str, tuple[dict[str, Any], Callable[[], bytes]]]
+# A split, a description of its input, and what builds its bytes if the cache has no entry with that description.
+_Split = tuple[str, dict[str, Any], Callable[[], bytes]]
 
 
 def build_wiki_stream(docs: list[str], *, sep: str) -> bytes:
@@ -89,7 +89,7 @@ def build_sources(cfg: StreamBuildConfig, *, T: int | None = None) -> tuple[Byte
     built: dict[str, BytesSources] = {"train": {}, "val": {}}
     for name in cfg.enabled_sources:
         try:
-            splits = describe[name](cfg)
+            splits = list(describe[name](cfg))
         except (OSError, HubError) as error:  # a local file is missing, or a download failed
             required = name in cfg.required_sources
             if cfg.allow_missing_sources and not required:
@@ -98,9 +98,8 @@ def build_sources(cfg: StreamBuildConfig, *, T: int | None = None) -> tuple[Byte
             raise RuntimeError(
                 f"{'required ' * required}source {name!r} is missing: {error}; add it, or take it out of {lists}"
             ) from error
-        for split, (meta, build) in splits.items():
-            meta |= {"source": name, "split": split}
-            built[split][name] = _cached(cfg, f"{name}_{split}", meta, build)
+        for split, meta, build in splits:
+            built[split][name] = _cached(cfg, f"{name}_{split}", {**meta, "source": name, "split": split}, build)
     T = ModelConfig().T if T is None else T
     short = {
         f"{name}/{split}": len(data)
@@ -113,16 +112,15 @@ def build_sources(cfg: StreamBuildConfig, *, T: int | None = None) -> tuple[Byte
     return built["train"], built["val"]
 
 
-def _describe_wiki(cfg: StreamBuildConfig) -> _Splits:
-    def described(docs: list[str]) -> tuple[dict[str, Any], Callable[[], bytes]]:
-        meta = {"n_docs": len(docs), "total_chars": sum(map(len, docs)), "sep": cfg.doc_separator}
-        return meta, partial(build_wiki_stream, docs, sep=cfg.doc_separator)
-
+def _describe_wiki(cfg: StreamBuildConfig) -> Iterator[_Split]:
     every = load_wikitext()
-    return {split: described(every[split]) for split in ("train", "val")}
+    for split in ("train", "val"):
+        docs = every[split]
+        meta = {"n_docs": len(docs), "total_chars": sum(map(len, docs)), "sep": cfg.doc_separator}
+        yield split, meta, partial(build_wiki_stream, docs, sep=cfg.doc_separator)
 
 
-def _describe_roam(cfg: StreamBuildConfig) -> _Splits:
+def _describe_roam(cfg: StreamBuildConfig) -> Iterator[_Split]:
     paths = list_roam_paths(cfg.roam_root)
     if not paths:
         raise FileNotFoundError(f"no *.md file under {cfg.roam_root}")
@@ -130,22 +128,21 @@ def _describe_roam(cfg: StreamBuildConfig) -> _Splits:
     if not val:
         raise RuntimeError(f"roam has no validation set: {len(paths)} note under {cfg.roam_root}, two are needed")
     how = {"sep": cfg.doc_separator, "seed": cfg.seed, "val_frac": cfg.roam_val_frac}
-
-    def described(paths: list[str]) -> tuple[dict[str, Any], Callable[[], bytes]]:
-        meta = {"files": [_file_stamp(path) for path in paths], **how}
-        return meta, lambda: build_roam_stream(load_texts(paths), sep=cfg.doc_separator)
-
-    return {"train": described(train), "val": described(val)}
+    for split, chosen in (("train", train), ("val", val)):
+        yield split, {"files": list(map(_file_stamp, chosen)), **how}, partial(_read_roam, chosen, cfg.doc_separator)
 
 
-def _describe_primer(cfg: StreamBuildConfig) -> _Splits:
+def _read_roam(paths: list[str], sep: str) -> bytes:
+    return build_roam_stream(load_texts(paths), sep=sep)
+
+
+def _describe_primer(cfg: StreamBuildConfig) -> Iterator[_Split]:
     text = load_primer_text(cfg.primer_path)
-    train, val = split_primer_dialogues(text, val_frac=cfg.primer_val_frac, seed=cfg.seed, delimiter=cfg.delimiter)
-    meta = {**_file_stamp(cfg.primer_path), "delimiter": cfg.delimiter, "seed": cfg.seed}
-    return {
-        split: ({**meta, "val_frac": cfg.primer_val_frac}, partial(build_primer_stream, chosen))
-        for split, chosen in (("train", train), ("val", val))
-    }
+    how: dict[str, Any] = {"seed": cfg.seed, "val_frac": cfg.primer_val_frac}
+    train, val = split_primer_dialogues(text, delimiter=cfg.delimiter, **how)
+    for split, chosen in (("train", train), ("val", val)):
+        meta = {**_file_stamp(cfg.primer_path), "delimiter": cfg.delimiter, **how}
+        yield split, meta, partial(build_primer_stream, chosen)
 
 
 def _file_stamp(path: str) -> dict[str, Any]:
