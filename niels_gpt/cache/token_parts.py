@@ -15,6 +15,7 @@ from niels_gpt.cache.formats import ANSWER_IDS, read_offsets, write_token_file
 from niels_gpt.chat_template import chat_renderer, supervised
 from niels_gpt.data.corpus.parts import Texts, read_contents
 from niels_gpt.data.corpus.split_files import SplitPart, Splits
+from niels_gpt.data.types import grouped
 from niels_gpt.files.checks import describe_file
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts
@@ -36,7 +37,7 @@ def encode_documents(tokenizer: Tokenizer, texts: Iterable[str], *, threads: int
     """
     workers = threads or os.cpu_count() or 1
     eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=tokenizer.dtype)
-    batches = _batches(texts)
+    batches = (batch for batch, _ in grouped(texts, len, most=_BATCH_CHARACTERS, count=_BATCH_TEXTS))
     pending: deque[Future[list[np.ndarray]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         while True:
@@ -46,19 +47,6 @@ def encode_documents(tokenizer: Tokenizer, texts: Iterable[str], *, threads: int
                 return
             for ids in pending.popleft().result():
                 yield np.concatenate((ids, eot))
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if len(batch) == _BATCH_TEXTS or size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def write_sft_files(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.data.readers.files import files_in, unpacked_suffix
-from niels_gpt.data.types import Request
+from niels_gpt.data.types import Request, grouped
 from niels_gpt.files.messages import plural, visible
 
 # Skipped files are reported by suffix, so that none goes unnoticed. The report is only printed: it is not part of the
@@ -67,17 +67,11 @@ class Kind:
         """Divide a request, by `slices` or into groups of consecutive files of about `text_bytes` bytes on disk."""
         if self.slices is not None:
             return self.slices(settings, request, text_bytes) or [request]
-        groups: list[list[str]] = []
-        room = 0
         divided = self.suffixes and not self.holds_chats and os.path.isdir(request.path)
-        for path, name in files_in(request.path, getattr(settings, "glob", None)) if divided else ():
-            if self.reads(name):
-                if room <= 0:
-                    groups.append([])
-                    room = text_bytes
-                groups[-1].append(name)
-                room -= os.path.getsize(path)
-        return [replace(request, files=tuple(group)) for group in groups] or [request]
+        files = files_in(request.path, getattr(settings, "glob", None)) if divided else ()
+        read = (file for file in files if self.reads(file[1]))
+        groups = grouped(read, lambda file: os.path.getsize(file[0]), most=text_bytes)
+        return [replace(request, files=tuple(name for _, name in group)) for group, _ in groups] or [request]
 
 
 def kind_files(folder: Path) -> dict[str, Path]:

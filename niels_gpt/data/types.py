@@ -1,6 +1,7 @@
 """Types of the loaders: requests, samples (types of the original specification), and rows of the pipeline."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -102,3 +103,21 @@ def up_to(text_bytes: float, rows: Iterable[R]) -> Iterator[R]:
         size += row.bytes()
         if size >= text_bytes:
             return
+
+
+I = TypeVar("I")  # noqa: E741
+
+
+def grouped(
+    items: Iterable[I], size: Callable[[I], int], *, most: int, count: float = math.inf
+) -> Iterator[tuple[list[I], int]]:
+    """Yield (items, their total size) of consecutive groups, each of `count` items or of a size that reaches `most`."""
+    group, total = list[I](), 0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= most or len(group) >= count:
+            yield group, total
+            group, total = [], 0
+    if group:
+        yield group, total

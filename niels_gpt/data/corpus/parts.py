@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from niels_gpt.data.corpus.sketch import sketch_texts
-from niels_gpt.data.types import Chat, Document
+from niels_gpt.data.types import Chat, Document, grouped
 from niels_gpt.files.checks import Damaged, described_by, read_meta, sha256_file
 from niels_gpt.files.store import Store
 
@@ -61,7 +61,7 @@ _GROUP_ROWS = 4096
 
 
 def write_rows(
-    path: Path, schema: pa.Schema, rows: Iterable[Document] | Iterable[Chat], *, tick: Callable[[int], object] = bool
+    path: Path, schema: pa.Schema, rows: Iterable[Document | Chat], *, tick: Callable[[int], object] = bool
 ) -> tuple[int, int]:
     """Write rows to a parquet file, byte for byte reproducibly; return (rows, UTF-8 bytes of their text).
 
@@ -70,27 +70,17 @@ def write_rows(
     path.parent.mkdir(parents=True, exist_ok=True)
     names = schema.names[: -len(_SKETCH)]
     count = total_bytes = 0
+
+    def counted(row: Document | Chat) -> int:
+        tick(size := row.bytes())
+        return size
+
     with pq.ParquetWriter(path, schema, **PARQUET) as writer:
-        for group, size in _row_groups(rows, tick):
+        for group, size in grouped(rows, counted, most=_GROUP_BYTES, count=_GROUP_ROWS):
             arrays = [_COLUMNS.get(name, text_array)([getattr(row, name) for row in group]) for name in names]
             writer.write_table(pa.Table.from_arrays([*arrays, *_sketch_columns(group)], schema=schema))
             count, total_bytes = count + len(group), total_bytes + size
     return count, total_bytes
-
-
-def _row_groups(rows: Iterable[Any], tick: Callable[[int], object]) -> Iterator[tuple[list[Any], int]]:
-    """Yield (rows, UTF-8 bytes of their text) of each row group."""
-    group, total = [], 0
-    for row in rows:
-        group.append(row)
-        size = row.bytes()
-        total += size
-        tick(size)
-        if total >= _GROUP_BYTES or len(group) >= _GROUP_ROWS:
-            yield group, total
-            group, total = [], 0
-    if group:
-        yield group, total
 
 
 def _sketch_columns(rows: Sequence[Document | Chat]) -> list[pa.Array]:
