@@ -33,7 +33,7 @@ _ENTRY = np.dtype([("hash", np.uint64), ("document", np.uint32)])
 def read_sketches(texts: Texts) -> Iterator[Sketches]:
     """Yield the sketches of a source, which the load stage wrote beside the text, one row group at a time."""
     for path in texts.paths():
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group, columns=["text_hash", "words_hash", "scale", "hashes"])
                 lists = table["hashes"].combine_chunks()

@@ -53,7 +53,7 @@ DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S), *_SKETCH])
 CHAT_SCHEMA = pa.schema([("id", _S), ("messages", _MESSAGES), ("split", _S), ("group", _S), *_SKETCH])
 _COLUMNS: dict[str, Callable[[list[Any]], pa.Array]] = {"messages": messages_array}  # the others are text
 # No dictionary encoding: hashing whole texts to find repeats took more than half of the writing time. Page checksums
-# are for other readers of the files; this project checks the SHA-256 of a part before it reads any of it.
+# notice a bit that flips between the check of a part's SHA-256 and its reading.
 PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
 # A reader holds one row group in memory. A group is closed when it reaches either bound.
 _GROUP_BYTES = 4 << 20
@@ -96,7 +96,7 @@ def transcript(messages: Sequence[Mapping[str, str]]) -> str:
 
 def read_column(path: Path, name: str) -> list[Any]:
     """Return a short column (`split`, `group` or `id`) of all rows."""
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
         values: list[Any] = file.read(columns=[name])[name].to_pylist()
     return values
 
@@ -117,7 +117,7 @@ def read_wording(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
 
 def read_contents(path: Path, rows: np.ndarray) -> Iterator[list[Any]]:
     """Yield the texts, or the messages of chats, of the given rows (ascending), one list per row group of a few MB."""
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
         column = "messages" if "messages" in file.schema_arrow.names else "text"
         first = 0
         for group in range(file.num_row_groups):
