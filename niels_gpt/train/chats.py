@@ -52,23 +52,17 @@ class ChatTask:
         return float(1 - sum(p * (self.train[name].lengths.sum() / room[name]) for name, p in self.cfg.p_train.items()))
 
     def batch(self, n: int, rows: slice = ALL) -> Batch:
+        # The loss is a mean over the whole batch, so the targets of other ranks' rows count, too: all rows are read.
         chosen = self._draw(n)
         counts = dict.fromkeys(self.sources, 0) | Counter(name for name, _ in chosen)
-        start, stop, _ = rows.indices(self.cfg.B)
-        own = [self.train[name].packed(chats) for name, chats in chosen[start:stop]]
-        # The loss is a mean over the whole batch, so count the targets in other ranks' rows, too.
-        others = [*chosen[:start], *chosen[stop:]]
-        targets = sum(int(self.train[name].targets(chats).sum()) for name, chats in others)
-        targets += sum(int((y != IGNORE_INDEX).sum()) for _, y, _ in own)
+        whole = [self.train[name].packed(chats) for name, chats in chosen]
         if self.replay:
             text = self.replay.batch(n)
             counts |= text.rows
-            targets += text.y.numel()
-            segments = text.tensors.get("segment_ids", torch.zeros_like(text.x))
-            replayed = slice(max(0, start - len(chosen)), max(0, stop - len(chosen)))
-            own += zip(text.x[replayed], text.y[replayed], segments[replayed], strict=True)
-        x, y, segments = (torch.stack(tensors) for tensors in zip(*own, strict=True))
-        return Batch.of(x, y, counts, first=start, targets=targets, segment_ids=segments)
+            whole += zip(text.x, text.y, text.tensors.get("segment_ids", torch.zeros_like(text.x)), strict=True)
+        x, y, segments = (torch.stack(tensors) for tensors in zip(*whole, strict=True))
+        first, targets = rows.indices(self.cfg.B)[0], int((y != IGNORE_INDEX).sum())
+        return Batch.of(x[rows], y[rows], counts, first=first, targets=targets, segment_ids=segments[rows])
 
     def describe(self, n: int) -> str:
         chats = "chats " + ", ".join(f"{name}{chats.tolist()}" for name, chats in self._draw(n))
