@@ -10,7 +10,7 @@ import torch
 
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.files.ranks import Ranks
-from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention, ForwardPass, RowDropout, dropout_mask
+from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention, ForwardPass, dropout_mask
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
@@ -75,10 +75,10 @@ def test_the_configured_share_is_dropped_and_the_mean_stays() -> None:
         share = dropout_mask(KEYS, place=0, count=COUNT, p=p).float().mean().item()
         assert share == pytest.approx(p, abs=0.005)  # at most nine standard deviations
     h = torch.ones(64, 4, COUNT // 4)
-    out = RowDropout(0.25, KEYS).on(h, place=1)
+    out = ForwardPass(0.25, KEYS).dropped(h, place=1)
     assert out.unique().tolist() == pytest.approx([0.0, 4 / 3])
     assert out.mean().item() == pytest.approx(1.0, abs=0.01)
-    assert torch.equal(RowDropout(0.25, None).on(h, place=1), h)
+    assert torch.equal(ForwardPass(0.25, None).dropped(h, place=1), h)
 
 
 def test_masks_of_rows_places_and_neighbours_are_not_alike() -> None:
@@ -115,8 +115,7 @@ def test_a_part_of_the_model_called_alone_drops_in_training_and_only_there(part:
     first = module(x)
     assert not torch.equal(first, module(x))
     set_seed(0)
-    dropout = RowDropout(WET.dropout, torch.randint(1 << 62, (3,)))
-    shared = dropout if part is MLP else ForwardPass(dropout)
+    shared = ForwardPass(WET.dropout, torch.randint(1 << 62, (3,)))
     assert torch.equal(first, module(x, shared)), "one mask for each row, by torch"
     assert torch.equal(module.eval()(x), module(x))
 
@@ -141,21 +140,21 @@ def test_every_dropout_site_of_a_model_is_used_once() -> None:
     """The sites are the embedding and, in each block, the attention's values, its output, and the MLP's output."""
     model = GPT(replace(WET, L=2, dropout=0.9))
     places: list[int] = []
-    real = RowDropout.on
+    real = ForwardPass.dropped
 
-    def noted(self: RowDropout, h: torch.Tensor, *, place: int, vectors: bool = False) -> torch.Tensor:
+    def noted(self: ForwardPass, h: torch.Tensor, *, place: int, vectors: bool = False) -> torch.Tensor:
         out = real(self, h, place=place, vectors=vectors)
         assert (out == 0).float().mean() > 0.8
         places.append(place)
         return out
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RowDropout, "on", noted)
+        patch.setattr(ForwardPass, "dropped", noted)
         model(batch().x)
     assert sorted(places) == list(range(7))
 
 
 def test_values_of_a_head_are_dropped_as_whole_vectors() -> None:
-    heard = RowDropout(0.5, KEYS).on(torch.ones(64, 2, 8, 4), place=0, vectors=True)
+    heard = ForwardPass(0.5, KEYS).dropped(torch.ones(64, 2, 8, 4), place=0, vectors=True)
     assert heard.sum(-1).unique().tolist() == [0.0, 8.0]
     assert (heard[:, 0, :, 0] != heard[:, 1, :, 0]).any(), "heads have masks of their own"

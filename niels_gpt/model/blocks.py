@@ -22,43 +22,6 @@ from niels_gpt.rng import mixed
 # generator would depend on how many rows share a call, so micro-batches and ranks would change the trained model.
 
 
-@dataclass(frozen=True, eq=False)  # torch.compile would call the generated __hash__
-class RowDropout:
-    """Dropout of one forward pass.
-
-    `p` is the dropout probability, `keys` (B,) int64 the key of each row (None: no dropout). `place` is the index of
-    the dropout site in the model.
-    """
-
-    p: float
-    keys: torch.Tensor | None
-
-    def on(self, h: torch.Tensor, *, place: int, vectors: bool = False) -> torch.Tensor:
-        """Return h (B, ...) with a fraction `p` of its elements zeroed and the others scaled by 1 / (1 - p).
-
-        With `vectors`, whole vectors (the last dimension of h) are dropped instead of single elements.
-        """
-        if self.keys is None:
-            return h
-        shape = (*h.shape[1:-1], 1) if vectors else h.shape[1:]
-        dropped = dropout_mask(self.keys, place=place, count=math.prod(shape), p=self.p)
-        factors = torch.where(dropped, 0.0, 1 / (1 - self.p))  # float32 even if h is bf16
-        return (h * factors.view(-1, *shape)).to(h.dtype)
-
-
-NO_DROPOUT = RowDropout(0.0, None)
-
-
-def module_dropout(module: nn.Module, h: torch.Tensor, p: float, *, keys: torch.Tensor | None = None) -> RowDropout:
-    """Return the dropout of a module called on h (B, ...); NO_DROPOUT outside training.
-
-    Without row `keys` (B,), sample them from torch's default generator.
-    """
-    if not module.training or not p:
-        return NO_DROPOUT
-    return RowDropout(p, torch.randint(1 << 62, (len(h),), device=h.device) if keys is None else keys)
-
-
 def dropout_mask(keys: torch.Tensor, *, place: int, count: int, p: float) -> torch.Tensor:
     """Return (B, count) booleans, True for dropped elements, each with probability `p`."""
     row = mixed(keys + (place << 40))[:, None]  # row keys are consecutive integers: mix them first
@@ -78,14 +41,41 @@ class Positions(NamedTuple):
     mask: torch.Tensor | None  # True: the query (row) sees the key (column); None: causal
 
 
-@dataclass(eq=False)
+@dataclass(eq=False)  # torch.compile would call the generated __hash__
 class ForwardPass:
-    """State that the blocks of one forward pass share; a block or a part of it that is called alone makes its own."""
+    """State that the blocks of one forward pass share; a block or a part of it that is called alone makes its own.
 
-    dropout: RowDropout
+    `p` is the dropout probability, `keys` (B,) int64 the dropout key of each row (None: no dropout).
+    """
+
+    p: float = 0.0
+    keys: torch.Tensor | None = None
     positions: Positions | None = None
     # Values of the first block, which later blocks mix in (value_residual); empty until that block has computed them.
     first_values: list[torch.Tensor] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, module: nn.Module, h: torch.Tensor, p: float, *, keys: torch.Tensor | None = None) -> "ForwardPass":
+        """Return the state of a module called on h (B, ...), with dropout only in training.
+
+        Without row `keys` (B,), sample them from torch's default generator.
+        """
+        if not module.training or not p:
+            return cls()
+        return cls(p, torch.randint(1 << 62, (len(h),), device=h.device) if keys is None else keys)
+
+    def dropped(self, h: torch.Tensor, *, place: int, vectors: bool = False) -> torch.Tensor:
+        """Return h (B, ...) with a fraction `p` of its elements zeroed and the others scaled by 1 / (1 - p).
+
+        `place` is the index of the dropout site in the model. With `vectors`, whole vectors (the last dimension of h)
+        are dropped instead of single elements.
+        """
+        if self.keys is None:
+            return h
+        shape = (*h.shape[1:-1], 1) if vectors else h.shape[1:]
+        mask = dropout_mask(self.keys, place=place, count=math.prod(shape), p=self.p)
+        factors = torch.where(mask, 0.0, 1 / (1 - self.p))  # float32 even if h is bf16
+        return (h * factors.view(-1, *shape)).to(h.dtype)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -149,7 +139,7 @@ class CausalSelfAttention(nn.Module):
         H, K = self.cfg.H, self.cfg.K
         if x.shape[1] > self.cfg.T:
             raise ValueError(f"{x.shape[1]} tokens do not fit the context of T={self.cfg.T}")
-        shared = shared or ForwardPass(module_dropout(self, x, self.cfg.dropout))
+        shared = shared or ForwardPass.of(self, x, self.cfg.dropout)
         sin, cos, mask = shared.positions or (self.rope_sin, self.rope_cos, None)
         # The fused kernel supports only positions 0..T-1, the causal mask, and as many k as q, without a norm.
         plain = shared.positions is None and not self.cfg.qk_norm and H == K
@@ -160,13 +150,13 @@ class CausalSelfAttention(nn.Module):
             q, k = self.normed(qk).split((H, K), dim=-2)
             q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (B, H or K, T, D)
             q, k = rope.apply_rope(q, k, sin, cos)
-        v = self.mixed(shared.dropout.on(v, place=place, vectors=True), shared.first_values)
+        v = self.mixed(shared.dropped(v, place=place, vectors=True), shared.first_values)
         attn = None
         if return_attn or dispatch.faster_unfused(q):
             out, attn = dispatch.attend_unfused(q, k, v, mask)
         else:
             out = dispatch.attend_fused(q, k, v, mask, causal=mask is None)
-        out = shared.dropout.on(self.proj(out.transpose(1, 2).flatten(2)), place=place + 1)
+        out = shared.dropped(self.proj(out.transpose(1, 2).flatten(2)), place=place + 1)
         return (out, attn) if return_attn and attn is not None else out
 
     def positions(self, position_ids: torch.Tensor | None, segment_ids: torch.Tensor | None) -> Positions | None:
@@ -230,9 +220,9 @@ class MLP(nn.Module):
             self.gate = nn.Linear(cfg.C, cfg.d_ff, bias=cfg.bias)
         self.fc2 = nn.Linear(cfg.d_ff, cfg.C, bias=cfg.bias)
 
-    def forward(self, x: torch.Tensor, dropout: RowDropout | None = None, *, place: int = 0) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, shared: ForwardPass | None = None, *, place: int = 0) -> torch.Tensor:
         """Map x (..., C) to (..., C)."""
-        dropout = dropout or module_dropout(self, x, self.cfg.dropout)
+        shared = shared or ForwardPass.of(self, x, self.cfg.dropout)
         fc1 = self.fc1
         if self.cfg.activation == "relu2":
             h = F.relu(fc1(x)).square()
@@ -241,7 +231,7 @@ class MLP(nn.Module):
         else:
             kernels = dispatch.training_kernels(fc1, x)
             h = dispatch.gelu(fc1(x)) if kernels is None else kernels.project_and_gelu(fc1, x)
-        return dropout.on(self.fc2(h), place=place)
+        return shared.dropped(self.fc2(h), place=place)
 
 
 class Block(nn.Module):
@@ -258,12 +248,12 @@ class Block(nn.Module):
         self, x: torch.Tensor, shared: ForwardPass | None = None, *, place: int = 0, return_attn: bool = False
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Map x (B, T, C) to (B, T, C); with `return_attn` also return the attention probabilities (B, H, T, T)."""
-        shared = shared or ForwardPass(module_dropout(self, x, self.attn.cfg.dropout))
+        shared = shared or ForwardPass.of(self, x, self.attn.cfg.dropout)
         x, normed = self.ln1(x)
         out = self.attn(normed, shared, place=place, return_attn=return_attn)
         out, attn = out if return_attn else (out, None)
         x, normed = self.ln2(x, out)
-        x = x + self.mlp(normed, shared.dropout, place=place + 2)
+        x = x + self.mlp(normed, shared, place=place + 2)
         return x if attn is None else (x, attn)
 
 

@@ -13,13 +13,14 @@ from typing import TypeVar, cast
 import torch
 from torch import nn
 
-from niels_gpt.model.blocks import NO_DROPOUT, Block
+from niels_gpt.model.blocks import Block, ForwardPass
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.kernels import dispatch
 
 # Attention reads keys in multiples of _BLOCK, the surplus masked: a row's result is then the same to the bit whatever
 # the lengths of its neighbours. 38 keys and 64 keys gave different bits (ARM, D=64): the last two were summed apart.
 _BLOCK = 64
+_NO_DROPOUT = ForwardPass()
 _PART = 32  # the cache length is a multiple of this: less than a block, but no less than any CPU's vector
 
 
@@ -131,12 +132,10 @@ class _CachedBlock:
     """Block with its KV cache, (B, 2K, positions, D): first K heads of keys, then K heads of values."""
 
     def __init__(self, block: Block, *, B: int, places: int) -> None:
-        attn = block.attn
-        self._H, self._K, self._D = attn.cfg.H, attn.cfg.K, attn.cfg.D
-        self._B, self._T = B, attn.cfg.T
-        self.kv = attn.qkv.weight.new_zeros(B, 2 * self._K, places, self._D)
-        self._qkv, self._proj = _lean(attn.qkv).forward, _lean(attn.proj).forward
-        self._block, self._adjusted = _lean(block), _lean(attn).adjusted
+        cfg = block.attn.cfg
+        self._B, self._H, self._K, self._D, self._T = B, cfg.H, cfg.K, cfg.D, cfg.T
+        self.kv = block.attn.qkv.weight.new_zeros(B, 2 * cfg.K, places, cfg.D)
+        self._block, self._attn = _lean(block), _lean(block.attn)
 
     def __call__(
         self,
@@ -150,20 +149,20 @@ class _CachedBlock:
 
         The sum is left to the next norm, which a GPU computes in the same kernel.
         """
-        b, n, _ = h.shape
+        (b, n, _), attn = h.shape, self._attn
         h, normed = self._block.ln1(h, added)
-        qkv = self._qkv(normed).view(b, n, -1, self._D)
+        qkv = attn.qkv(normed).view(b, n, -1, self._D)
         kv = self.kv[rows] if isinstance(rows, torch.Tensor) or b < self._B else self.kv
         kernels = None if isinstance(new.start, int) or n > 1 else dispatch.decoding_kernels(qkv)
         if kernels is not None:
-            out = kernels.attend_to_cache(self._adjusted(qkv, first_values), kv, new.start, new.rotations, T=self._T)
+            out = kernels.attend_to_cache(attn.adjusted(qkv, first_values), kv, new.start, new.rotations, T=self._T)
         else:
             # Under autocast qkv is bf16, which torch cannot view as complex numbers.
-            out = self._attended(self._adjusted(qkv.float(), first_values), kv, new)
+            out = self._attended(attn.adjusted(qkv.float(), first_values), kv, new)
         if isinstance(rows, torch.Tensor):
             self.kv[rows] = kv
-        h, normed = self._block.ln2(h, self._proj(out.flatten(2)))
-        return h, self._block.mlp(normed, dropout=NO_DROPOUT)
+        h, normed = self._block.ln2(h, attn.proj(out.flatten(2)))
+        return h, self._block.mlp(normed, _NO_DROPOUT)
 
     def _attended(self, qkv: torch.Tensor, kv: torch.Tensor, new: _NewTokens) -> torch.Tensor:
         """Rotate q and k of qkv (b, n, H + 2K, D), store k and v in the cache; return attention (b, n, H, D)."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.model.blocks import Block, ForwardPass, build_norm, init_weights, module_dropout
+from niels_gpt.model.blocks import Block, ForwardPass, build_norm, init_weights
 from niels_gpt.model.kernels.dispatch import Embedding
 from niels_gpt.model.loss import FusedLoss, SoftTargets, soft_cap, token_losses
 
@@ -54,9 +54,9 @@ class GPT(nn.Module):
 
         `row_keys` (B,) int64 determine each row's dropout in training; default: sampled from torch's generator.
         """
-        positions = cast(Block, self.blocks[0]).attn.positions(position_ids, segment_ids)
-        shared = ForwardPass(module_dropout(self, h, self.cfg.dropout, keys=row_keys), positions)
-        h = shared.dropout.on(h, place=0)
+        shared = ForwardPass.of(self, h, self.cfg.dropout, keys=row_keys)
+        shared.positions = cast(Block, self.blocks[0]).attn.positions(position_ids, segment_ids)
+        h = shared.dropped(h, place=0)
         for i, block in enumerate(self.blocks):
             h = block(h, shared, place=1 + 3 * i)
         return self.ln_f(h)[1]
