@@ -1,9 +1,9 @@
 """Optimizers: AdamW with learning rates and decay by parameter group, and Muon for the matrices inside the blocks."""
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -28,7 +28,6 @@ class _Uncompiled(Optimizer):
     """
 
     add_param_group = inspect.unwrap(Optimizer.add_param_group)
-    load_state_dict = inspect.unwrap(Optimizer.load_state_dict)
     state_dict = inspect.unwrap(Optimizer.state_dict)
 
 
@@ -124,30 +123,27 @@ def build_optimizers(model: nn.Module, cfg: TrainConfig, *, capturable: bool = F
     number: Callable[[float], Any] = float
     if capturable:
         number = partial(torch.tensor, device=next(model.parameters()).device)
-    groups: dict[str, dict[str, Any]] = {}
+    parameters: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups.setdefault(group_of(name, parameter), {"params": []})["params"].append(parameter)
-    for name, group in groups.items():
-        group["lr"] = number(cfg.base_lr)
-        group["lr_scale"] = getattr(cfg.lr_scale, name)
-        group["weight_decay"] = cfg.weight_decay * getattr(cfg.decay_scale, name)
-    muon = []
-    if cfg.optimizer == "muon":
-        muon = [Muon([groups.pop("matrices") | {"momentum": number(scheduled_momentum(cfg, 0))}], defaults={})]
-    joined = _joined([groups[name] for name in _GROUPS if name in groups])
-    return [AdamW(joined, betas=(cfg.beta1, cfg.beta2), fused=True, capturable=capturable), *muon]
+            parameters.setdefault(group_of(name, parameter), []).append(parameter)
 
+    def scales(name: str) -> dict[str, float]:
+        decay = cfg.weight_decay * getattr(cfg.decay_scale, name)
+        return {"lr_scale": getattr(cfg.lr_scale, name), "weight_decay": decay}
 
-def _joined(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge adjacent groups of equal rate and decay: each group launches its own kernels, 3% of a step at v0's size."""
-    joined: list[dict[str, Any]] = []
-    for group in groups:
-        if joined and all(joined[-1][key] == group[key] for key in ("lr_scale", "weight_decay")):
-            joined[-1]["params"] += group["params"]
-        else:
-            joined.append(group)
-    return joined
+    def groups(names: Sequence[str]) -> list[dict[str, Any]]:
+        # Adjacent ones of equal rate and decay are one: each launches its own kernels, 3% of a step at v0's size.
+        return [
+            {"params": [p for name in alike for p in parameters[name]], "lr": number(cfg.base_lr), **shared}
+            for shared, alike in groupby(names, key=scales)
+        ]
+
+    by_muon = ["matrices"] if cfg.optimizer == "muon" else []
+    by_adamw = [name for name in _GROUPS if name in parameters and name not in by_muon]
+    adamw = AdamW(groups(by_adamw), betas=(cfg.beta1, cfg.beta2), fused=True, capturable=capturable)
+    momentum = {"momentum": number(scheduled_momentum(cfg, 0))}
+    return [adamw, *(Muon([group | momentum], defaults={}) for group in groups(by_muon))]
 
 
 def group_of(name: str, parameter: torch.Tensor) -> str:
@@ -178,15 +174,14 @@ def optimizer_state(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizers: Sequence[Optimizer], state: Mapping[str, Any] | None) -> None:
-    """Load what `optimizer_state` returned, keeping settings such as rates; None zeroes the state, in place."""
+    """Load what `optimizer_state` returned; None zeroes the state, in place."""
     for i, optimizer in enumerate(optimizers):
         if state is None:
-            for moments in optimizer.state.values():
-                for value in moments.values():
-                    value.zero_()
+            for value in (value for moments in optimizer.state.values() for value in moments.values()):
+                value.zero_()
             continue
-        kept = [dict(group) for group in optimizer.param_groups]
-        # Copied, because an optimizer updates the given tensors in place.
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(state[str(i)])})
-        for group, before in zip(optimizer.param_groups, kept, strict=True):
-            group.update(before)  # keeps the same rate tensors, which a CUDA graph reads
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for number, moments in state[str(i)].items():
+            # Copied, because an optimizer updates its tensors in place.
+            copies = {name: value.to(parameters[number].device, copy=True) for name, value in moments.items()}
+            optimizer.state[parameters[number]] = copies
