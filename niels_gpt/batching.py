@@ -49,7 +49,7 @@ def get_batch(
     `p` is the probability of each source; it has the keys of `sources` and sums to 1.
     """
     draw = draw_rows(sources, p=p, B=B, T=T, generator=generator)
-    return split_targets(gather_rows(sources, draw, T=T), device=device)
+    return split_targets(gather_rows(sources, draw, T=T)[0], device=device)
 
 
 def draw_rows(
@@ -115,26 +115,17 @@ def _epoch_order(tiles: int, T: int, seed: int) -> tuple[int, np.ndarray]:
     return int(torch.randint(T, (1,), generator=generator)), torch.randperm(tiles, generator=generator).numpy()
 
 
-def gather_rows(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor:
-    """Return the tokens of the sampled windows: `(B, T+1)` int64 on the CPU."""
-    out = np.empty((len(draw.windows), T + 1), dtype=np.int64)
-    for i, name in enumerate(draw.names):
-        rows = draw.choices == i
-        if rows.any():
-            out[rows] = TokenStream.of(sources[name]).gather(draw.windows[rows], T)
-    return torch.from_numpy(out)
+def gather_rows(sources: Sources, draw: Draw, *, T: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the tokens of the sampled windows, `(B, T+1)` int64 on the CPU, and their segments for the document mask.
 
-
-def gather_segments(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor | None:
-    """Return the document index of each input token within its row, `(B, T)` int64, for the document mask.
-
-    Rows of streams without document offsets are all 0. None if no stream has offsets.
+    Segments are the document index of each input token within its row, `(B, T)` int64; all 0 in rows of streams without
+    document offsets. None if no stream has offsets.
     """
-    out = None
+    B, separated = len(draw.windows), False
+    tokens, segments = np.empty((B, T + 1), dtype=np.int64), np.zeros((B, T), dtype=np.int64)
     for i, name in enumerate(draw.names):
-        rows = draw.choices == i
-        segments = TokenStream.of(sources[name]).segments(draw.windows[rows], T)
-        if segments is not None:
-            out = np.zeros((len(draw.windows), T), dtype=np.int64) if out is None else out
-            out[rows] = segments
-    return None if out is None else torch.from_numpy(out)
+        stream, rows = TokenStream.of(sources[name]), draw.choices == i
+        tokens[rows] = stream.gather(draw.windows[rows], T)
+        if (found := stream.segments(draw.windows[rows], T)) is not None:
+            segments[rows], separated = found, True
+    return torch.from_numpy(tokens), torch.from_numpy(segments) if separated else None

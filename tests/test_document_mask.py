@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from niels_gpt.batching import draw_rows, gather_segments
+from niels_gpt.batching import draw_rows, gather_rows
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.meta import sha256_file
 from niels_gpt.cache.windows import Places, TokenStream, open_mix
@@ -75,12 +75,13 @@ def test_a_document_begins_where_its_offset_says_and_nowhere_else(T: int) -> Non
 def test_rows_of_several_sources_keep_their_own_documents() -> None:
     sources, p = {"a": MASKED, "b": TokenStream([TOKENS[::-1]]), "c": MASKED}, {"a": 0.4, "b": 0.3, "c": 0.3}
     draw = draw_rows(sources, p=p, B=30, T=16, generator=torch.Generator().manual_seed(0))
-    segments = gather_segments(sources, draw, T=16)
+    _, segments = gather_rows(sources, draw, T=16)
     assert segments is not None
     before = places(MASKED, 16)
     for row, choice, window in zip(segments.tolist(), draw.choices, draw.windows, strict=True):
         assert row == ([0] * 16 if choice == 1 else expected_segments(before[window], 16))
-    assert gather_segments({"a": PLAIN, "b": PLAIN, "c": PLAIN}, draw, T=16) is None
+    plain = dict.fromkeys(p, PLAIN)
+    assert gather_rows(plain, draw_rows(plain, p=p, B=30, T=16), T=16)[1] is None
 
 
 def losses_one_by_one(model: GPT, stream: TokenStream, numbers: np.ndarray, T: int) -> torch.Tensor:
@@ -116,9 +117,9 @@ def test_training_and_validation_see_one_document_at_a_time(model: GPT) -> None:
     generator = make_generator(derive_seed(masked.cfg.seed, "batch", 0))
     drawn = draw_rows(masked.train, p={"wiki": 1.0}, B=4, T=CFG.T, generator=generator).windows
     alone = float(losses_one_by_one(model, MASKED, drawn, CFG.T).mean())
-    state = train(model, masked, masked.cfg)
+    state = train(model, masked)
     assert state.losses[0] == pytest.approx(alone, rel=1e-4)
-    assert abs(train(model, plain, plain.cfg).losses[0] - alone) > 0.01
+    assert abs(train(model, plain).losses[0] - alone) > 0.01
 
     def validate(stream: TokenStream) -> float:
         generator = make_generator(derive_seed(masked.cfg.seed, "validation"))

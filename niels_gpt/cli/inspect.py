@@ -228,8 +228,9 @@ def _rows(step: int, rows: int, *, color: bool) -> Iterator[str]:
     tokenizer = load_tokenizer(layout.TOKENIZER)
     eot = tokenizer.special_token_ids()["eot"]
     end = "\033[1;33m<eot>\033[0m" if color else "<eot>"
-    for number, row in enumerate(open_pretraining(params, device="cpu")[0].rows(step)[:rows]):
-        yield f"--- row {number}: {row.source}, window {row.window}\n{_text(tokenizer, row.ids, {eot: end})}"
+    task, _ = open_pretraining(params, device="cpu")
+    for number, (source, window, ids) in enumerate(task.rows(step)[:rows]):
+        yield f"--- row {number}: {source}, window {window}\n{_text(tokenizer, ids, {eot: end})}"
 
 
 def _chats(rows: int, *, color: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from niels_gpt.batching import draw_rows, gather_rows, gather_segments
+from niels_gpt.batching import draw_rows, gather_rows
 from niels_gpt.cache.windows import TokenStream, split_targets
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX, count_targets
@@ -98,8 +98,8 @@ def evaluate(
             total = 0.0
             for _ in range(eval_steps):
                 draw = draw_rows({name: stream}, p={name: 1.0}, B=B, T=T, generator=generator).take(rows)
-                x, y = split_targets(gather_rows({name: stream}, draw, T=T), device=device)
-                segments = gather_segments({name: stream}, draw, T=T)
+                tokens, segments = gather_rows({name: stream}, draw, T=T)
+                x, y = split_targets(tokens, device=device)
                 total += share * mean_loss(model, x, y, **_on_device(segments, device))
             losses[name] = total / eval_steps
     return ranks.summed(losses)

@@ -7,22 +7,13 @@ from functools import cached_property
 import numpy as np
 from torch import nn
 
-from niels_gpt.batching import Draw, draw_rows, gather_rows, gather_segments, in_epochs
+from niels_gpt.batching import Draw, draw_rows, gather_rows, in_epochs
 from niels_gpt.cache.windows import TokenStream, split_targets
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import evaluate
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.task import ALL, Batch
-
-
-@dataclass(frozen=True)
-class Row:
-    """Row of a batch: its source, the window's number there, and its T+1 ids."""
-
-    source: str
-    window: int
-    ids: list[int]
 
 
 @dataclass(frozen=True)
@@ -45,21 +36,20 @@ class PretrainTask:
 
     def batch(self, n: int, rows: slice = ALL) -> Batch:
         draw = self._draw(n)
-        own = draw.take(rows)
-        x, y = split_targets(gather_rows(self.train, own, T=self.T), device="cpu")
-        segments = gather_segments(self.train, own, T=self.T)
+        tokens, segments = gather_rows(self.train, draw.take(rows), T=self.T)
+        x, y = split_targets(tokens, device="cpu")
         first, targets = rows.indices(self.cfg.B)[0], self.cfg.B * self.T
         return Batch.of(x, y, draw.counts(), first=first, targets=targets, segment_ids=segments)
 
-    def rows(self, n: int) -> list[Row]:
-        """Return the rows of batch n with their origin."""
+    def rows(self, n: int) -> list[tuple[str, int, list[int]]]:
+        """Return the source, the window's number there, and the T+1 ids of each row of batch n."""
         draw = self._draw(n)
-        ids = gather_rows(self.train, draw, T=self.T).tolist()
+        ids = gather_rows(self.train, draw, T=self.T)[0].tolist()
         sources = [draw.names[i] for i in draw.choices]
-        return [Row(*row) for row in zip(sources, draw.windows.tolist(), ids, strict=True)]
+        return list(zip(sources, draw.windows.tolist(), ids, strict=True))
 
     def describe(self, n: int) -> str:
-        return "windows " + ", ".join(f"{row.source}[{row.window}]" for row in self.rows(n))
+        return "windows " + ", ".join(f"{source}[{window}]" for source, window, _ in self.rows(n))
 
     def prompt(self) -> list[int]:
         """Return the first T/8 tokens of the first validation source."""
