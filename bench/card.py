@@ -70,7 +70,7 @@ def trained(params: Params, *, steps: int, width: int, seed: int) -> GPT:
     set_seed(derive_seed(seed, "init"))
     model = GPT(replace(cfg, C=width, d_ff=4 * width))
     if steps:
-        train(model, task, task.cfg)
+        train(model, task)
     return model
 
 

@@ -45,7 +45,7 @@ def main() -> None:
         def note(report: StepReport) -> None:
             seen[report.step] = resident()
 
-        train(GPT(model), task, cfg, hooks=Hooks(report=note, log_every=200))
+        train(GPT(model), task, hooks=Hooks(report=note, log_every=200))
     touched = STEPS * cfg.B * 2 * PAGE / 2**20  # a window of 130 bytes lies in one or two pages
     print(f"training on {path.name} of 1 GiB, {STEPS} steps of {cfg.B} windows, which touch at most {touched:.0f} MiB")
     for step, row in seen.items():

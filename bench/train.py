@@ -154,7 +154,7 @@ def curves(size: str, tokens: np.ndarray, *, steps: int, seeds: range) -> dict[s
             task = PretrainTask(train=learned, val=kept, cfg=cfg, T=model_cfg.T, device="cuda")
             set_seed(seed)
             execution = Execution(device="cuda", deterministic=False)
-            run = train(GPT(model_cfg).to("cuda"), task, cfg, execution=execution)
+            run = train(GPT(model_cfg).to("cuda"), task, execution=execution)
             losses.append(run.validations[-1]["val_loss"])
             smooth.append(np.convolve(run.losses, np.full(20, 1 / 20), mode="valid"))
             torch._dynamo.reset()

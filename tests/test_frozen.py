@@ -63,9 +63,9 @@ def test_trained_weights_have_the_same_gradients_as_without_freezing() -> None:
 def test_after_training_with_frozen_blocks_all_weights_can_be_trained() -> None:
     cfg = replace(CONFIG, total_steps=4, eval_every=4)
     model = GPT(V3)
-    train(model, TASK, replace(cfg, freeze_blocks=2))
+    train(model, replace(TASK, cfg=replace(cfg, freeze_blocks=2)))
     before = copy.deepcopy(model.state_dict())
-    train(model, TASK, cfg)
+    train(model, replace(TASK, cfg=cfg))
     moved = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
     assert {name.split(".")[0] for name in moved} == {"tok_emb", "lm_head", "blocks", "ln_f"}
 
@@ -88,7 +88,7 @@ def test_no_gradient_of_a_frozen_head_is_multiplied(
 @pytest.mark.parametrize("n", [V3.L, V3.L + 1])
 def test_freezing_every_block_is_refused(n: int) -> None:
     with pytest.raises(ValueError, match=f"^freeze_blocks={n} leaves no block to train: the model has 3, so lower it$"):
-        train(GPT(V3), TASK, replace(CONFIG, freeze_blocks=n))
+        train(GPT(V3), replace(TASK, cfg=replace(CONFIG, freeze_blocks=n)))
 
 
 def test_frozen_blocks_cost_a_third_and_less_memory() -> None:

@@ -74,8 +74,8 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.train.loop import train
 from tests.tiny_training import CONFIG, MODEL, TASK
 cfg = replace(CONFIG, total_steps=4, eval_every=2, optimizer="muon")  # and AdamW for the rest
-state = train(GPT(MODEL), replace(TASK, cfg=cfg), replace(cfg, total_steps=2))
-train(GPT(MODEL), replace(TASK, cfg=cfg), cfg, state=state)
+state = train(GPT(MODEL), replace(TASK, cfg=replace(cfg, total_steps=2)))
+train(GPT(MODEL), replace(TASK, cfg=cfg), state=state)
 sys.exit("torch._dynamo" in sys.modules)
 """
     done = run_fresh_python(code)

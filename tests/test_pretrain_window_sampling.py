@@ -163,7 +163,7 @@ def test_a_thousand_token_files_train_where_256_may_be_open(tmp_path: Path, few_
     cfg = replace(CONFIG, total_steps=2, p_train={"wiki": 1.0}, B=600, eval_steps=1)
     task = PretrainTask(train=mix.train, val=mix.val, cfg=cfg, T=MODEL.T, device="cpu")
     assert len(set(task.batch(0).x[:, 0].tolist())) > 200
-    state = train(GPT(replace(MODEL, C=8)), task, replace(cfg, B=4))
+    state = train(GPT(replace(MODEL, C=8)), task)
     assert np.isfinite(state.losses).all()
     assert len(state.validations) == 1
 

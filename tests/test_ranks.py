@@ -158,7 +158,7 @@ def work(folder: Path) -> None:
         set_seed(1 + ranks.rank)  # all ranks must start with the weights of rank 0
         cfg = text_config(7)
         task, execution = replace(TASK, cfg=cfg, val=TASK.train), Execution(ranks=ranks, micro_batch_tokens=64)
-        run = train(GPT(DRY), task, cfg, execution=execution)
+        run = train(GPT(DRY), task, execution=execution)
         recipes = {name: straight_and_resumed(name, ranks) for name in RECIPES}
     fields = ("losses", "validations", "samples", "best_step", "best_val_loss")
     found = {"hashed": hashed, "refused": str(refused.value), "validations": validations, "recipes": recipes}
@@ -174,7 +174,7 @@ def straight_and_resumed(name: str, ranks: Ranks) -> dict[str, Any]:
         set_seed(1 + ranks.rank)
         model, done = GPT(shape), list[Any]()
         hooks = Hooks(progress=done.append, should_stop=lambda: len(done) == stop_after)
-        state = train(model, task, cfg, state=state, hooks=hooks, execution=Execution(ranks=ranks))
+        state = train(model, task, state=state, hooks=hooks, execution=Execution(ranks=ranks))
         weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
         return copy.deepcopy(state), {"losses": state.losses, "weights": sha256(weights).hexdigest()}
 
@@ -210,7 +210,7 @@ def test_two_processes_train_and_validate_as_one_does(two_ranks: tuple[Path, lis
     assert first["run"] == second["run"]
     set_seed(1)
     cfg = text_config(7)
-    alone = train(GPT(DRY), replace(TASK, cfg=cfg, val=STREAMS), cfg)
+    alone = train(GPT(DRY), replace(TASK, cfg=cfg, val=STREAMS))
     run = first["run"]
     np.testing.assert_allclose(run["losses"], alone.losses, rtol=2e-5)
     assert [row["step"] for row in run["validations"]] == [row["step"] for row in alone.validations]
@@ -231,7 +231,7 @@ def test_two_processes_train_by_any_recipe_as_one_does_and_resume_bit_for_bit(
     assert found["step"] == STOPPED
     assert found["resumed"] == found["straight"]
     set_seed(1)
-    alone = train(GPT(shape), replace(TASK, cfg=cfg, val=STREAMS), cfg)
+    alone = train(GPT(shape), replace(TASK, cfg=cfg, val=STREAMS))
     rtol = 0.02 if cfg.precision == "bf16" else 1e-4
     np.testing.assert_allclose(found["straight"]["losses"], alone.losses, rtol=rtol)
 

@@ -72,8 +72,6 @@ def test_rows_of_another_length_and_more_of_them_go_through_the_model(graphs: li
     for rows, width in ((B, T - 3), (B + 1, T), (2, 5)):
         check_losses(recorded, model, *batch(0, rows, width), segment_ids=torch.arange(width).expand(rows, width) // 3)
     assert not graphs
-    x, _ = batch(0)
-    assert torch.equal(recorded.eval()(x), model(x))
 
 
 def test_there_is_a_recording_for_each_set_of_ids(graphs: list[Graph]) -> None:
@@ -152,7 +150,7 @@ def test_a_run_is_validated_with_the_model_that_its_step_returns(monkeypatch: py
     monkeypatch.setattr(PlainStep, "validated", lambda self, model: Known())
     cfg = replace(CONFIG, total_steps=2, eval_every=1)
     task = replace(TASK, cfg=cfg, val={"wiki": TokenStream([np.full(100, 9)])})
-    run = train(GPT(MODEL), task, cfg)
+    run = train(GPT(MODEL), task)
     assert [validation["val_loss"] for validation in run.validations] == pytest.approx([0.9, 0.9])
 
 

@@ -445,7 +445,7 @@ def trained_on(
     task = SpliceTask(dataset=ds, sources=tuple(f"doc{i}" for i in range(len(docs))), cfg=cfg, device="cpu")
     torch.manual_seed(0)
     network = GPT(model)
-    return network, train(network, task, cfg)
+    return network, train(network, task)
 
 
 def median_pz(model: GPT, document: np.ndarray) -> float:
@@ -497,7 +497,7 @@ def test_speed_counts_the_tokens_of_the_spans_not_of_the_context(monkeypatch: py
     cfg = TrainConfig(total_steps=4, B=3, eval_every=4, p_train={}, p_val={})
     task = SpliceTask(dataset=ds, sources=("a",), cfg=cfg, device="cpu")
     reports: list[StepReport] = []
-    train(GPT(replace(MODEL, T=8)), task, cfg, hooks=Hooks(report=reports.append, log_every=2))
+    train(GPT(replace(MODEL, T=8)), task, hooks=Hooks(report=reports.append, log_every=2))
     assert reports[0].tokens_per_second == 2 * 3 * 4
 
 

@@ -119,7 +119,7 @@ def test_a_cpu_without_bf16_units_is_one_sentence_and_computes_all_the_same(
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
         cfg, told = replace(CONFIG, total_steps=1, precision="bf16"), Execution(say=lambda text: None)
         task, folder = replace(TASK, cfg=cfg), tmp_path / "c/x"
-        loop.run_training(GPT(DRY), task, cfg, execution=told, hooks=Hooks(), folder=folder, title="x")
+        loop.run_training(GPT(DRY), task, execution=told, hooks=Hooks(), folder=folder, title="x")
         assert rates == [False], "the machine's rate was measured before it was known how it multiplies"
     assert len(said) == 1
     assert "no units for bf16" in said[0]
@@ -420,9 +420,9 @@ def test_every_recipe_resumes_to_the_bit(shape: ModelConfig, changes: dict[str, 
     task, stop_at = replace(TASK, cfg=cfg), cfg.total_steps * 11 // 30
     with folder.locked():
         set_seed(1)
-        train(GPT(shape), task, cfg, hooks=Hooks(should_stop=lambda: next(steps) == stop_at, save=folder.save))
+        train(GPT(shape), task, hooks=Hooks(should_stop=lambda: next(steps) == stop_at, save=folder.save))
         model = GPT(shape)
-        train(model, task, cfg, state=folder.load())
+        train(model, task, state=folder.load())
     assert all(torch.equal(a, b) for a, b in zip(whole_model.parameters(), model.parameters(), strict=True))
 
 
@@ -474,7 +474,7 @@ def test_a_student_follows_its_teacher_and_resumes_to_the_bit(tmp_path: Path) ->
     before = copy.deepcopy(teacher.state_dict())
 
     def student(model: GPT, **how: Any) -> GPT:
-        train(model, replace(TASK, cfg=cfg), cfg, teacher=teacher, **how)
+        train(model, replace(TASK, cfg=cfg), teacher=teacher, **how)
         return model
 
     def fresh() -> GPT:
@@ -534,7 +534,7 @@ def test_a_bad_loss_names_step_rows_and_lr() -> None:
     with torch.no_grad():
         model.tok_emb.weight.fill_(float("inf"))
     with pytest.raises(ValueError, match=r"step 0 with lr 0: .* rows of that batch were windows \w+\[\d+\]"):
-        train(model, TASK, CONFIG)
+        train(model, TASK)
 
 
 @pytest.mark.slow
@@ -544,7 +544,7 @@ def test_reports_tell_speed_use_and_time_left() -> None:
     hooks = Hooks(report=reports.append, matmul_flops=lambda: 1e12, log_every=15)
     model = GPT(DRY)
     flops = flops_per_token(model, T=DRY.T)
-    state = train(model, TASK, CONFIG, hooks=hooks)
+    state = train(model, TASK, hooks=hooks)
     assert all(r.tokens_per_second > 0 for r in reports)
     assert [r.utilisation for r in reports] == [r.tokens_per_second * flops / 1e12 for r in reports]
     assert [r.seconds_left > 0 for r in reports] == [True, True, True, False]
@@ -666,6 +666,6 @@ def test_memory_does_not_grow_with_steps_or_with_the_corpus(tmp_path: Path) -> N
     def note(report: StepReport) -> None:
         mib[report.step] = resident()
 
-    train(GPT(tiny), task, cfg, hooks=Hooks(report=note, log_every=125))
+    train(GPT(tiny), task, hooks=Hooks(report=note, log_every=125))
     assert mib[875]["allocated"] - mib[125]["allocated"] < 4, mib
     assert mib[875]["mapped"] - mib[125]["mapped"] < 4, mib  # the windows read in between touch 45 MiB of pages

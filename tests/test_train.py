@@ -46,7 +46,7 @@ GOLDEN = Path(__file__).parent / "golden_losses.json"
 def run(state: RunState | None = None, hooks: Hooks | None = None) -> tuple[GPT, RunState]:
     set_seed(1)
     model = GPT(MODEL)
-    return model, train(model, TASK, CONFIG, state=state, hooks=hooks)
+    return model, train(model, TASK, state=state, hooks=hooks)
 
 
 @cache
@@ -131,7 +131,7 @@ def test_a_checkpoint_is_saved_when_it_is_due_whatever_else_is_done_after_that_s
     hooks = Hooks(
         save=save, report=lambda r: reported.append(r.step), checkpoint_every=checkpoint_every, log_every=log_every
     )
-    train(GPT(SMALL), task, cfg, hooks=hooks)
+    train(GPT(SMALL), task, hooks=hooks)
     due = [*range(checkpoint_every, 12, checkpoint_every), 12]
     validated = [n for n in range(1, 13) if n % eval_every == 0 or n == 12]
     assert saved == [(n, n, [v for v in validated if v <= n], 2 * n) for n in due]
@@ -160,10 +160,10 @@ def test_the_time_left_is_estimated_from_the_steps_of_this_process_also_after_a_
         clock[0] += 2.0 * done
 
     hooks = Hooks(progress=progress, report=reports.append, log_every=1, should_stop=lambda: next(steps) == stop_at)
-    stopped = train(GPT(SMALL), task, cfg, hooks=hooks)
+    stopped = train(GPT(SMALL), task, hooks=hooks)
     assert stopped.step == stop_at
     clock[0] += 1000.0
-    train(GPT(SMALL), task, cfg, state=stopped, hooks=replace(hooks, should_stop=lambda: False))
+    train(GPT(SMALL), task, state=stopped, hooks=replace(hooks, should_stop=lambda: False))
     assert [report.step for report in reports] == list(range(1, 13))
     for report in reports:
         began = 0 if report.step <= stop_at else stop_at
@@ -177,7 +177,7 @@ def test_the_time_left_is_estimated_from_the_steps_of_this_process_also_after_a_
 
 def test_a_run_is_validated_at_its_end_whatever_the_interval() -> None:
     cfg = replace(CONFIG, total_steps=5, eval_every=3)
-    state = train(GPT(MODEL), replace(TASK, cfg=cfg), cfg)
+    state = train(GPT(MODEL), replace(TASK, cfg=cfg))
     assert [v["step"] for v in state.validations] == [3, 5]
 
 
@@ -188,14 +188,14 @@ def test_samples_are_of_validations_1_2_4_8_and_the_last(validations: int, steps
     cfg = replace(CONFIG, total_steps=validations, eval_every=1)
     task, reports, stops = replace(TASK, cfg=cfg), [], iter(range(100))
     set_seed(1)
-    state = train(GPT(MODEL), task, cfg, hooks=Hooks(report=reports.append))
+    state = train(GPT(MODEL), task, hooks=Hooks(report=reports.append))
     assert [sample["step"] for sample in state.samples] == steps
     assert {report.step: report.sample for report in reports if report.sample} == {
         sample["step"]: tuple(sample["ids"]) for sample in state.samples
     }
     set_seed(1)
-    stopped = train(GPT(MODEL), task, cfg, hooks=Hooks(should_stop=lambda: next(stops) == min(5, validations)))
-    assert train(GPT(MODEL), task, cfg, state=stopped).samples == state.samples
+    stopped = train(GPT(MODEL), task, hooks=Hooks(should_stop=lambda: next(stops) == min(5, validations)))
+    assert train(GPT(MODEL), task, state=stopped).samples == state.samples
 
 
 @pytest.mark.slow
@@ -224,11 +224,11 @@ def test_text_batches_are_a_function_of_seed_and_step() -> None:
 
 def test_rows_say_where_a_batch_comes_from() -> None:
     rows, batch = TASK.rows(3), TASK.batch(3)
-    assert [row.ids[:-1] for row in rows] == batch.x.tolist()
-    assert [row.ids[1:] for row in rows] == batch.y.tolist()
-    for row in rows:
-        assert row.ids == STREAMS[row.source].gather(np.array([row.window]), MODEL.T)[0].tolist()
-    assert TASK.describe(3) == "windows " + ", ".join(f"{row.source}[{row.window}]" for row in rows)
+    assert [ids[:-1] for _, _, ids in rows] == batch.x.tolist()
+    assert [ids[1:] for _, _, ids in rows] == batch.y.tolist()
+    for source, window, ids in rows:
+        assert ids == STREAMS[source].gather(np.array([window]), MODEL.T)[0].tolist()
+    assert TASK.describe(3) == "windows " + ", ".join(f"{source}[{window}]" for source, window, _ in rows)
 
 
 def test_a_loss_that_is_no_number_stops_with_step_and_lr_and_saves_nothing_bad() -> None:
@@ -238,7 +238,7 @@ def test_a_loss_that_is_no_number_stops_with_step_and_lr_and_saves_nothing_bad()
     with torch.no_grad():
         model.tok_emb.weight.fill_(float("nan"))
     with pytest.raises(ValueError, match=r"became nan at step 0 with lr 0"):
-        train(model, TASK, CONFIG, hooks=Hooks(save=lambda s: saved.append(s.step)))
+        train(model, TASK, hooks=Hooks(save=lambda s: saved.append(s.step)))
     assert saved == []
 
 
@@ -342,7 +342,7 @@ def test_fine_tuning_learns_the_answers_and_shows_what_is_forgotten(tmp_path: Pa
     task = chat_task(tmp_path)
     set_seed(1)
     model = GPT(MODEL)
-    state = train(model, task, task.cfg)
+    state = train(model, task)
     assert set(state.drawn_rows) == {"dolly15k", "oasst1"}
     assert state.drawn_rows["oasst1"] > state.drawn_rows["dolly15k"]
     first, last = state.validations[0], state.validations[-1]
@@ -384,7 +384,7 @@ def test_the_best_model_is_that_of_the_lowest_validation_as_it_was_then(script: 
     model = GPT(MODEL)
     task = Scripted(**{f.name: getattr(TASK, f.name) for f in fields(TASK)}, script=iter(script))
     hooks = Hooks(report=lambda report: weights.update({report.step: copy.deepcopy(model.state_dict())}), log_every=99)
-    state = train(model, task, CONFIG, hooks=hooks)
+    state = train(model, task, hooks=hooks)
     assert (state.best_step, state.best_val_loss) == (best, min(script))
     assert state.best_model is not None
     assert all(torch.equal(state.best_model[key], value) for key, value in weights[best].items())
@@ -439,7 +439,7 @@ def handlers() -> Iterator[list[int]]:
 def run_in(folder: Path, model: GPT, task: Any) -> RunState:
     log = RunLog(folder / "logs/train.jsonl", run="x", decode=ByteTokenizer().decode)
     hooks, checkpoints = Hooks(report=log, log_every=10, checkpoint_every=12), folder / "checkpoints/x"
-    return run_training(model, task, CONFIG, execution=Execution(), hooks=hooks, folder=checkpoints, title="train")
+    return run_training(model, task, execution=Execution(), hooks=hooks, folder=checkpoints, title="train")
 
 
 @pytest.mark.slow
@@ -639,7 +639,7 @@ def test_packed_chats_with_replay_average_and_teacher_resume_bit_for_bit(tmp_pat
         model = GPT(MODEL)
         with saved.locked():
             how: dict[str, Any] = {"state": saved.load(), "hooks": hooks or Hooks(), "teacher": teacher}
-            return model, train(model, replace(task, cfg=cfg), cfg, **how)
+            return model, train(model, replace(task, cfg=cfg), **how)
 
     model, whole = trained()
     _, stopped = trained(Hooks(should_stop=lambda: next(steps) == 7, save=saved.save))
@@ -662,7 +662,7 @@ def test_an_averaged_run_publishes_the_mean_of_its_weights_and_resumes_bit_for_b
         model = GPT(MODEL)
         if hooks is None:
             hooks = Hooks(progress=lambda _: weights.append(model.tok_emb.weight.detach().clone()))
-        return model, train(model, task, cfg, state=state, hooks=hooks)
+        return model, train(model, task, state=state, hooks=hooks)
 
     model, whole = trained()
     shares = [0.8 ** (29 - n) for n in range(30)]
@@ -686,12 +686,12 @@ def test_an_averaged_run_publishes_the_mean_of_its_weights_and_resumes_bit_for_b
 )
 def test_a_run_ends_when_its_patience_does(script: tuple[float, ...], patience: int, end: int, best: int) -> None:
     cfg = replace(CONFIG, patience=patience)
-    task = Scripted(**{f.name: getattr(TASK, f.name) for f in fields(TASK)}, script=iter(script))
+    task = Scripted(**{**{f.name: getattr(TASK, f.name) for f in fields(TASK)}, "cfg": cfg}, script=iter(script))
     model = GPT(MODEL)
-    state = train(model, task, cfg)
+    state = train(model, task)
     assert (state.step, state.best_step) == (end, best)
     assert state.ended(cfg)
-    assert train(model, task, cfg, state=state).step == end, "an ended run is not resumed"
+    assert train(model, task, state=state).step == end, "an ended run is not resumed"
 
 
 def test_a_sample_of_chats_begins_where_the_assistant_is_to_speak(tmp_path: Path) -> None:

@@ -122,11 +122,11 @@ task = PretrainTask(train=stream, val=stream, cfg=cfg, T=8, device="cpu")
 def fresh():
     torch.manual_seed(0)
     return GPT(ModelConfig(T=8, C=16, L=1, H=2, d_ff=32, dropout=0.0))
-whole = train(fresh(), task, cfg)
+whole = train(fresh(), task)
 done = []
-half = train(fresh(), task, cfg, hooks=Hooks(progress=done.append, should_stop=lambda: len(done) >= 3, log_every=1))
+half = train(fresh(), task, hooks=Hooks(progress=done.append, should_stop=lambda: len(done) >= 3, log_every=1))
 assert half.step == 3 and "momentum_buffer" in half.optimizer["0"][0]
-resumed = train(fresh(), task, cfg, state=copy.deepcopy(half))
+resumed = train(fresh(), task, state=copy.deepcopy(half))
 assert resumed.losses == whole.losses
 assert all(torch.equal(resumed.model[name], whole.model[name]) for name in whole.model)
 """,

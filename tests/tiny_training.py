@@ -117,7 +117,7 @@ def trained(
     set_seed(1)
     model = GPT(shape)
     task = replace(TASK, cfg=cfg, train=CUT if documents else STREAMS)
-    return model, train(model, task, cfg, execution=execution)
+    return model, train(model, task, execution=execution)
 
 
 ANSWERS = ("yes", "a long answer", "no", "well", "perhaps so")

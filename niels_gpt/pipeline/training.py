@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
 
 from niels_gpt.base.imported import is_imported, open_base
-from niels_gpt.cache.windows import check_lengths, open_mix
+from niels_gpt.cache.windows import Mix, TokenStream, check_lengths, open_mix
 from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import ModelConfig, TrainConfig, to_dict
 from niels_gpt.data.corpus.mix import mix_probabilities
@@ -175,8 +174,9 @@ def train_to_the_end(
         checkpoint_every=runtime.checkpoint_every,
     )
     record = recorded(Path(), stage.title)
-    how: dict[str, Any] = {"execution": execution, "hooks": hooks, "folder": folder, "teacher": teacher}
-    run = run_training(model, task, cfg, title=name, record=record, **how)
+    run = run_training(
+        model, task, execution=execution, hooks=hooks, folder=folder, title=name, record=record, teacher=teacher
+    )
     if not run.ended(cfg):
         say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` resumes from there")
         sys.exit(130)

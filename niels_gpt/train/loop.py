@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 
-from niels_gpt.config import TrainConfig
 from niels_gpt.files.messages import progress
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
@@ -71,7 +70,6 @@ class Hooks:
 def train(
     model: GPT,
     task: Task,
-    cfg: TrainConfig,
     *,
     state: RunState | None = None,
     hooks: Hooks | None = None,
@@ -82,13 +80,13 @@ def train(
 
     Return the final state, after passing it to hooks.save. All ranks train and validate; the first one reports.
     """
-    hooks, execution = hooks or Hooks(), execution or Execution()
+    cfg, hooks, execution = task.cfg, hooks or Hooks(), execution or Execution()
     run = state or RunState(step=0, model={}, optimizer={}, drawn_rows=dict.fromkeys(task.sources, 0))
     if state is not None:
         model.load_state_dict(state.model)
     try:
         step = build_step(model, cfg, execution, state=state.optimizer if state else None, teacher=teacher)
-        _run_steps(run, model, task, cfg, step=step, hooks=hooks, execution=execution)
+        _run_steps(run, model, task, step=step, hooks=hooks, execution=execution)
     except (RuntimeError, MemoryError) as error:
         # torch has a class for GPUs, but only a message for CPU memory.
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(error):
@@ -101,13 +99,11 @@ def train(
     return run
 
 
-def _run_steps(
-    run: RunState, model: GPT, task: Task, cfg: TrainConfig, *, step: PlainStep, hooks: Hooks, execution: Execution
-) -> None:
+def _run_steps(run: RunState, model: GPT, task: Task, *, step: PlainStep, hooks: Hooks, execution: Execution) -> None:
     # Losses of several steps are read from the GPU together, because each read synchronizes. At least every so many
     # steps, to notice a stop request or a loss that is not finite.
-    ranks, read_every = execution.ranks, 20 if execution.cuda else 1
-    steps, own_rows = range(run.step, cfg.total_steps), execution.ranks.rows(cfg.B)
+    cfg, ranks, read_every = task.cfg, execution.ranks, 20 if execution.cuda else 1
+    steps, own_rows = range(run.step, cfg.total_steps), ranks.rows(cfg.B)
     unread: list[torch.Tensor] = []
     rate = hooks.matmul_flops() if hooks.matmul_flops and not run.ended(cfg) else None
     meter = Meter(cfg, model, T=task.T, first_step=run.step, matmul_flops=rate)
@@ -147,7 +143,7 @@ def _run_steps(
                 stopping = ranks.any(hooks.should_stop(), device=execution.device)
             if validating:
                 with meter.paused():
-                    _validate(model, step, task, cfg, run, execution=execution)
+                    _validate(model, step, task, run, execution=execution)
             if reporting and ranks.first:
                 hooks.report(meter.report(run, lr=lr, validated=validating))
             if saving:
@@ -156,13 +152,12 @@ def _run_steps(
     save()
 
 
-def _validate(
-    model: GPT, step: PlainStep, task: Task, cfg: TrainConfig, run: RunState, *, execution: Execution
-) -> None:
+def _validate(model: GPT, step: PlainStep, task: Task, run: RunState, *, execution: Execution) -> None:
     """Validate, sharing the work between ranks; record the losses, maybe a sample, and the best model in `run`.
 
     Every rank generates the sample itself, which takes no longer than waiting for the first rank.
     """
+    cfg = task.cfg
     with computing_in(cfg.precision, execution.device), step.averaged(run.step):
         losses = task.validate(step.validated(model), execution.ranks)
         run.validations.append({"step": run.step, **losses})
@@ -183,7 +178,6 @@ def _validate(
 def run_training(
     model: GPT,
     task: Task,
-    cfg: TrainConfig,
     *,
     execution: Execution,
     hooks: Hooks,
@@ -197,11 +191,11 @@ def run_training(
     A stopped run has not ended (RunState.ended). `hooks` says what to report and how often; progress, checkpoints
     and the stop request are added here. `record`: see RunFolder.finish.
     """
-    hooks = replace(hooks, should_stop=stop_on_signal())
+    cfg, hooks = task.cfg, replace(hooks, should_stop=stop_on_signal())
     checkpoints, ranks = RunFolder(folder), execution.ranks
     if not ranks.first:
         state = ranks.from_first(None)
-        return train(model, task, cfg, state=state, hooks=hooks, execution=execution, teacher=teacher)
+        return train(model, task, state=state, hooks=hooks, execution=execution, teacher=teacher)
     with checkpoints.locked():
         checkpoints.forget_recorded(record)
         prune_runs(folder.parent, keep=3)
@@ -212,7 +206,7 @@ def run_training(
         with progress(total=cfg.total_steps, initial=done, unit=" steps", title=title) as bar:
             rate = partial(matmul_flops, execution.device, cfg.precision)
             hooks = replace(hooks, progress=bar.update, save=checkpoints.save, matmul_flops=rate)
-            return train(model, task, cfg, state=state, hooks=hooks, execution=execution, teacher=teacher)
+            return train(model, task, state=state, hooks=hooks, execution=execution, teacher=teacher)
 
 
 def stop_on_signal() -> Callable[[], bool]:

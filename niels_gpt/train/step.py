@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
@@ -83,7 +83,7 @@ class PlainStep:
         self._model, self._cfg, self._execution = model, cfg, execution
         model.freeze(cfg.freeze_blocks)
         self._optimizers = build_optimizers(model, cfg, capturable=self._capturable)
-        self._trained = [p for p in model.parameters() if p.requires_grad]
+        self._trained = [p.detach() for p in model.parameters() if p.requires_grad]
         self._averages = [torch.zeros_like(p) for p in self._trained] if cfg.average else []
         self._load_state(state)
         # Dropout key of the current step, on the device, where a recorded step reads it.
@@ -107,19 +107,21 @@ class PlainStep:
         if not self._averages:
             yield
             return
-        weights = [p.detach().clone() for p in self._trained]
+        weights = [p.clone() for p in self._trained]
         # The averages start at 0, so they are too small by this factor.
-        _copy(self._trained, torch._foreach_div(self._averages, 1 - self._cfg.average**n))
+        torch._foreach_copy_(self._trained, torch._foreach_div(self._averages, 1 - self._cfg.average**n))
         try:
             yield
         finally:
-            _copy(self._trained, weights)
+            torch._foreach_copy_(self._trained, weights)
 
     def _load_state(self, state: Mapping[str, Any] | None) -> None:
         """Go back to the state that a run resumes from, or to that before the first step."""
         load_optimizer_state(self._optimizers, state)
-        averages = [torch.zeros_like(mean) for mean in self._averages] if state is None else state.get("averages", [])
-        _copy(self._averages, averages)
+        if self._averages and state is not None:
+            torch._foreach_copy_(self._averages, state["averages"])
+        elif self._averages:
+            torch._foreach_zero_(self._averages)
 
     def validated(self, model: GPT) -> nn.Module:
         """Wrap the model for validation; may return a RecordedModel."""
@@ -138,7 +140,7 @@ class PlainStep:
         for optimizer in self._optimizers:
             optimizer.step()
         if self._averages:
-            torch._foreach_lerp_(self._averages, [p.detach() for p in self._trained], 1 - self._cfg.average)
+            torch._foreach_lerp_(self._averages, self._trained, 1 - self._cfg.average)
         return loss
 
     def _backward(self, batch: Batch) -> torch.Tensor:
@@ -167,12 +169,6 @@ class PlainStep:
             yield dict(zip(inputs, values, strict=True))
 
 
-@torch.no_grad()
-def _copy(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)
-
-
 class RecordedModel(nn.Module):
     """Scorer that replays a CUDA graph for batches of the training shape, and calls the model for all others."""
 
@@ -182,9 +178,6 @@ class RecordedModel(nn.Module):
         self._loss, self._shape, self._pool = loss, shape, pool
         # By names of the inputs: the tensors that a graph reads, the graph, and the losses that it writes.
         self._recordings: dict[tuple[str, ...], tuple[dict[str, torch.Tensor], torch.cuda.CUDAGraph, torch.Tensor]] = {}
-
-    def forward(self, x: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
-        return self._loss.model(x, **ids)
 
     def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
         """Return the loss of each token (B, T) in nats; batches with fewer rows than in training are padded."""
@@ -220,7 +213,7 @@ class GraphStep(PlainStep):
     def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
         if self._graph is None:
             self._graph = self._recorded_step(batch)
-        self._batch.copy_(batch)
+        self._batch.packed.copy_(batch.packed, non_blocking=True)
         self._prepare(lr, n)
         self._graph.replay()
         return self._loss_value.clone()

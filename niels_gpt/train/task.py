@@ -116,10 +116,6 @@ class Batch:
         """Return a copy in pinned memory, for asynchronous copies to a GPU."""
         return replace(self, packed=self.packed.pin_memory())
 
-    def copy_(self, other: "Batch") -> None:
-        """Overwrite this batch in place: a recorded CUDA graph reads it at a fixed address."""
-        self.packed.copy_(other.packed, non_blocking=True)
-
 
 class Task(Protocol):
     """Interface of a training task. Batch n is a function of (seed, n)."""
