@@ -149,7 +149,8 @@ class _CachedBlock:
 
         The sum is left to the next norm, which a GPU computes in the same kernel.
         """
-        (b, n, _), attn = h.shape, self._attn
+        attn = self._attn
+        b, n, _ = h.shape
         h, normed = self._block.ln1(h, added)
         qkv = attn.qkv(normed).view(b, n, -1, self._D)
         kv = self.kv[rows] if isinstance(rows, torch.Tensor) or b < self._B else self.kv

@@ -54,8 +54,9 @@ class GPT(nn.Module):
 
         `row_keys` (B,) int64 determine each row's dropout in training; default: sampled from torch's generator.
         """
+        positions = cast(Block, self.blocks[0]).attn.positions(position_ids, segment_ids)
         shared = ForwardPass.of(self, h, self.cfg.dropout, keys=row_keys)
-        shared.positions = cast(Block, self.blocks[0]).attn.positions(position_ids, segment_ids)
+        shared.positions = positions
         h = shared.dropped(h, place=0)
         for i, block in enumerate(self.blocks):
             h = block(h, shared, place=1 + 3 * i)

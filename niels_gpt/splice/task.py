@@ -53,20 +53,18 @@ class SpliceTask:
 
     def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
         """Return the loss in nats/token of every document with spans, on a fixed grid of them, and the mean loss."""
-        losses = {}
-        rules = self.dataset.rules
+        losses, rules = {}, self.dataset.rules
         with inference(model):
             for i in self.dataset.valid_docs:
                 L = len(self.dataset.docs[i])
                 K = min(rules.content_length or rules.S, rules.S, L)
-                pairs = validation_grid(L, rules.S, rules.content_length)
-                examples = np.array([(i, t, s, K) for t, s in pairs])
-                grid = self.dataset.collate(examples)
+                examples = np.array([(i, t, s, K) for t, s in validation_grid(L, rules.S, rules.content_length)])
+                own = examples[ranks.share(len(examples))]
+                grid = self.dataset.collate(own, width=K)
+                tensors = (grid["tokens"], masked_targets(grid), grid["position_ids"])
+                x, y, positions = (tensor.to(self.device) for tensor in tensors)
                 # All rows have equally many targets, so ranks are weighted by rows.
-                rows = ranks.share(len(pairs))
-                share = len(pairs[rows]) / len(pairs)
-                x, positions = grid["tokens"][rows].to(self.device), grid["position_ids"][rows].to(self.device)
-                y = masked_targets(grid)[rows].to(self.device)
+                share = len(own) / len(examples)
                 losses[self.sources[i]] = share * mean_loss(model, x, y, position_ids=positions) if share else 0.0
         losses = ranks.summed(losses)
         return {"val_loss": sum(losses.values()) / len(losses), **losses}

@@ -164,7 +164,7 @@ def _validate(model: GPT, step: PlainStep, task: Task, run: RunState, *, executi
         count = len(run.validations)
         # At validations 1, 2, 4, 8, ... and the last: to sample from a small model on a GPU takes longer than to
         # validate it.
-        if run.step == cfg.total_steps or count & (count - 1) == 0:
+        if run.step == cfg.total_steps or count.bit_count() == 1:
             prompt = task.prompt()
             dice = make_generator(derive_seed(cfg.seed, "sample"))
             ids = generate_ids(model, prompt, max_new_tokens=64, sampling=Sampling(), generator=dice)

@@ -21,7 +21,8 @@ from niels_gpt.train.state import RunState
 
 def matmul_flops(device: str, precision: Precision) -> float:
     """Measure the FLOP/s of a large matrix product on this device; takes a fraction of a second."""
-    n, dtype = 8192 if device.startswith("cuda") else 1024, torch.bfloat16 if precision == "bf16" else torch.float32
+    n = 8192 if device.startswith("cuda") else 1024
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     a = torch.randn(n, n, device=device, dtype=dtype)
     for times in (2, 5):  # the first two warm up
         start = time.perf_counter()
