@@ -10,7 +10,7 @@ from functools import partial, wraps
 from pathlib import Path
 
 from niels_gpt.base.imported import is_imported, open_base
-from niels_gpt.cache.windows import Mix, TokenStream, check_lengths, open_mix
+from niels_gpt.cache.windows import check_lengths, open_mix
 from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import ModelConfig, TrainConfig, to_dict
 from niels_gpt.data.corpus.mix import mix_probabilities
