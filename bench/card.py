@@ -7,8 +7,6 @@ Small models are trained on the text of that run: for 0, 100 and 400 steps, two 
 two kinds of models if their means differ by more than twice the spread over training seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count

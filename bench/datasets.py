@@ -1,7 +1,5 @@
 """Speed of the cache's datasets, beside plain loops over the same files. Run: python -m bench.datasets"""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

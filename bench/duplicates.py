@@ -3,8 +3,6 @@
 Run: python -m bench.duplicates [THOUSANDS...]   (number of documents; each in its own process)
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

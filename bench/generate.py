@@ -5,8 +5,6 @@ Run: python -m bench.generate [v0] [sample]
      python -m bench.generate cuda    on a GPU, in bf16: v0, v1 and 124M, 1 and 32 rows; the first token is timed apart
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

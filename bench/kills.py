@@ -8,8 +8,6 @@ behind. KILL, TERM and INT are sent to DVC, to the stage, or to both.
 Run: python -m bench.kills 100        (--seed chooses other instants)
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import itertools

@@ -3,8 +3,6 @@
 Run: python -m bench.load
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

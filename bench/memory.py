@@ -1,7 +1,5 @@
 """Resident memory of training on a token file of a gigabyte, over 2,000 steps. Run: python -m bench.memory"""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -6,8 +6,6 @@ line, and a survivor against all of them. It is noticed when one fails or hangs 
 Strings are not mutated: most are messages. Nor are Triton's kernels.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

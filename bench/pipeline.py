@@ -1,7 +1,5 @@
 """Cost of DVC, when nothing has changed and as part of a run. After `make run`: python -m bench.pipeline"""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Run: python -m bench.primer [MODEL FOLDER]      models/sft by default; params.yaml says where the dialogues are
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

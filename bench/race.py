@@ -9,8 +9,6 @@ The plain loop is bench/reference.py, compiled, with nanoGPT's learning rate and
 same tokens; 256 windows from the end of the file are held out. Time to compile and to score is not counted.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -56,7 +54,7 @@ class Text:
     held_out: np.ndarray
 
     @classmethod
-    def of(cls, tokens: np.ndarray, *, T: int) -> Text:
+    def of(cls, tokens: np.ndarray, *, T: int) -> "Text":
         edge = len(tokens) - HELD_OUT * (T + 1)
         return cls(tokens[:edge], tokens[edge:].reshape(HELD_OUT, T + 1).astype(np.int64))
 

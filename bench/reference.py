@@ -1,7 +1,5 @@
 """A plain GPT and a plain training loop, as people write them first: the reference of the benchmarks."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import nn

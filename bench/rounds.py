@@ -1,7 +1,5 @@
 """Time variants in turns: on a shared machine only ratios within one run are reliable."""
 
-from __future__ import annotations
-
 import json
 import operator
 import statistics

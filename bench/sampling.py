@@ -1,7 +1,5 @@
 """Speed of get_batch, beside the specification's per-row loop, at B=32, T=256. Run: python -m bench.sampling"""
 
-from __future__ import annotations
-
 import torch
 
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns

@@ -3,8 +3,6 @@
 Run: python -m bench.scale [FOLDER]   (text of FOLDER, or of the sample; under a minute)
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

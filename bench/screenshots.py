@@ -6,8 +6,6 @@ Run: python -m bench.screenshots [FOLDER]      in a checkout where `dvc repro` h
 Names with `dark` use the dark theme, names with `phone` a phone's width.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

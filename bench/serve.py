@@ -4,8 +4,6 @@ at once, and growth of memory.
 Run: python -m bench.serve [sample | v0 | MODEL FOLDER]      with an untrained model of that size, or a trained one
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import statistics

@@ -3,8 +3,6 @@
 Run: python -m bench.splice
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Tests of bench.primer: which dialogues are asked, and how answers are compared."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import pairwise

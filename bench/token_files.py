@@ -1,7 +1,5 @@
 """Time of a batch from 15,000 token files, beside 4 files of the same total size. Run: python -m bench.token_files"""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from itertools import count

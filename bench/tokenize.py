@@ -3,8 +3,6 @@
 Run: python -m bench.tokenize [MEGABYTES]   (a large source is measured only if a size is given)
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

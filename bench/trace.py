@@ -4,8 +4,6 @@ Run: python -m bench.trace 1 16 256                 vaults of so many MB
      python -m bench.trace VAULT=FOLDER ...         the questions of tests/find_questions.tsv about folders of notes
 """
 
-from __future__ import annotations
-
 import resource
 import statistics
 import subprocess

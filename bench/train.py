@@ -6,8 +6,6 @@ Run: python -m bench.train            on a CPU, the v0 size, under two minutes
                                       on a GPU: float32 against bf16, on a file of 16-bit ids
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -3,8 +3,6 @@
 Only stages whose sole change is their code are recorded; those with other parameters or inputs need `dvc repro`.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from typing import Any

@@ -3,8 +3,6 @@
 Run: python -m scripts.architecture        (a test compares the drawing with the page, and finds files of no feature)
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

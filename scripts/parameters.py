@@ -3,8 +3,6 @@
 Run: python -m scripts.parameters > docs/parameters.md        (a test compares the page with its output)
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import astuple

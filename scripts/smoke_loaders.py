@@ -1,7 +1,5 @@
 """Print two samples from every loader, over the network. Run: python -m scripts.smoke_loaders"""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Run: python -m scripts.vendor        (needs npm; a test compares the files with 
 Users do not need npm: the files are part of the package, and pages load them from there alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

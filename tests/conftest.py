@@ -1,7 +1,5 @@
 """Shared fixtures and hooks: a real DVC repository of tiny size, built once and copied for each test that needs one."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import io

@@ -1,7 +1,5 @@
 """Text in the files of a folder, however it is encoded or compressed, for tests that search for a string."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache

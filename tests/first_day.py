@@ -3,8 +3,6 @@
 `python -m tests.first_day` runs them in the current folder and prints what a terminal shows.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -9,8 +9,6 @@ uses it, any other imports its own. A stage is forked from DVC's process. dvc.lo
 Tests that stop a command half-way and CI's own `make run` start plain processes instead.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

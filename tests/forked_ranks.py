@@ -3,8 +3,6 @@
 Fork from a process that has done nothing else yet: threads do not survive a fork.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import traceback

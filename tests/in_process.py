@@ -1,7 +1,5 @@
 """Helpers that run stages in this process and in the working folder, without DVC, for tests of single stages."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence

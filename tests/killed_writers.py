@@ -5,8 +5,6 @@ n-th. Prints two lines, one for the state of a run and one for a folder: for eac
 version, nothing or the new version was there afterwards.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Worker functions for test_engine, in a small module of their own, since worker processes import it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

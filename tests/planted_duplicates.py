@@ -1,7 +1,5 @@
 """Sources with planted duplicates, and helpers to split them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Keys are assembled here, because whole ones in a repository set off its host's a
 they would appear in notes in seven languages.
 """
 
-from __future__ import annotations
-
 import base64
 import random
 import string

@@ -1,7 +1,5 @@
 """CUDA graphs without a GPU: recording and replay, emulated on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace

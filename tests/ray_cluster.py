@@ -5,8 +5,6 @@ No traffic leaves this machine, and no process outlives the cluster.
 Run: python -m tests.ray_cluster NODES COMMAND...   (with RAY_ADDRESS in the command's environment)
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

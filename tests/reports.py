@@ -1,7 +1,5 @@
 """Reports with a given text wherever a user's words can appear."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from niels_gpt.data.corpus.mix import Exposure

@@ -1,7 +1,5 @@
 """S3 server on loopback with a public and a private bucket, and a log of its requests."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Servers of a tiny model on loopback, and requests to send them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
@@ -50,7 +48,7 @@ def expected(content: str, *, tokens: int = 20) -> str:
     return "".join(said)
 
 
-def openai_client(address: str, *, key: str = "none") -> openai.OpenAI:
+def openai_client(address: str, *, key: str = "none") -> "openai.OpenAI":
     """Return the real OpenAI client; only the test processes that need it import it (0.7 s)."""
     import openai
 

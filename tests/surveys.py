@@ -1,7 +1,5 @@
 """Surveys of folders, machines, and plans for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

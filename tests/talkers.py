@@ -1,7 +1,5 @@
 """Tiny talkers, and talkers with a fixed output."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

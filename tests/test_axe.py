@@ -1,7 +1,5 @@
 """Accessibility tests of the pages by axe-core in a real browser: contrast, labels, roles and keyboard access."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

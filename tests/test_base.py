@@ -1,7 +1,5 @@
 """Tests of importing a pretrained model: the contents of its folder, and a one-sentence error for each bad input."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

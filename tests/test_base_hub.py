@@ -1,7 +1,5 @@
 """Tests of importing a base from a hub on loopback, through the unmodified client in a separate process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

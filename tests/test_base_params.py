@@ -1,7 +1,5 @@
 """Tests of the section `base` of params.yaml: accepted combinations, and one-sentence errors for the others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of the stages with a base, in this process: training from it, and scoring it beside the trained models."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tests of batch sampling: the specified batches to the bit, the range of windows, and invalid arguments."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

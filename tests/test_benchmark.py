@@ -1,7 +1,5 @@
 """Tests of `niels-gpt benchmark` and of lm-eval against the server: both must give the model's own scores."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of token caches: budgets, shards, meta.json and the mix. (The seed's acceptance tests have their own files.)"""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of `build-all` on datasets in local files: its layout, its flags, and datasets that are unavailable."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Token caches: equal input and seed give equal bytes; another seed or buffer changes tokens, not only meta.json."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of canaries: unguessable sentences, planted among unchanged documents, and how much of them models memorize."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

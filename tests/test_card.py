@@ -1,7 +1,5 @@
 """Tests of the report card, with models whose answers are known."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tests of the chat transcript: rendering, tags, and extraction of replies."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Tests of ChatML: prompts, examples, masks and stops of models with their own tokenizer and chat template."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of checkpoints: round trips, damaged files, and files that are no checkpoint."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

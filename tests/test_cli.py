@@ -1,7 +1,5 @@
 """Tests of the niels-gpt commands: what they print, and how they report files that are missing or damaged."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """Tests of code fingerprints: everything but comments, docstrings and layout changes them."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Tests of `niels-gpt compare`: experiments side by side, in the terminal and on an HTML page."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Tests of the configuration classes: defaults, checks of values, and messages."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from typing import Annotated, Any

@@ -3,8 +3,6 @@
 Stages run here directly, in the way DVC runs them.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """Tests of `dvc exp run`: in the workspace, in a copy, and from the queue."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Tests of what runs again after a change: exactly the stages that depend on it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the pages that a run writes: the report, and plots that need no network."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Tests of training that is killed, interrupted or tampered with while DVC runs it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

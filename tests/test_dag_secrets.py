@@ -1,7 +1,5 @@
 """Tests of the whole pipeline on private text: secrets in it reach no file, and its passages reach no public one."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Tests of dvc push and pull against a real S3 API: private objects go to the private bucket only."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the splice and memorize stages and the pages they write."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

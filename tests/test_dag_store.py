@@ -1,7 +1,5 @@
 """Tests of stored sources: DVC keeps the manifests; the parts are in a folder or a bucket and are made once."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Tests of the loader of notes and of the checks of its input."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """Tests of the primer's dialogues as chats: parsing, and the same train/validation split as the primer's text."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

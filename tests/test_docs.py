@@ -1,7 +1,5 @@
 """Tests of README.md and the pages in docs/: examples print the output shown; commands, options and links exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Tests of niels-gpt doctor: it names what is missing, and says what to do about it."""
 
-from __future__ import annotations
-
 import copy
 import os
 import re

@@ -1,7 +1,5 @@
 """Tests of train.document_mask: documents in one window do not see each other; offsets say where each begins."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

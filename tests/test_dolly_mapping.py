@@ -1,7 +1,5 @@
 """Tests of source kind `dolly`: rows become chats."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

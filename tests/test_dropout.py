@@ -1,7 +1,5 @@
 """Tests of dropout: a row's masks depend only on (seed, step, row, dropout site), however the batch is divided."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Tests of duplicates: every kind is found, none is on both sides of a split, and no other document is moved."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

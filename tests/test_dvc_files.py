@@ -1,7 +1,5 @@
 """Tests of the repair of files that DVC leaves half-written when it is stopped."""
 
-from __future__ import annotations
-
 import fcntl
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests that dvc.yaml agrees with the code of the stages."""
 
-from __future__ import annotations
-
 import configparser
 import contextlib
 import importlib

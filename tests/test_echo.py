@@ -1,7 +1,5 @@
 """Tests of prompt log probabilities (`echo`), as evaluation harnesses request them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

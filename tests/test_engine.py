@@ -1,7 +1,5 @@
 """Tests of the local engine (workers, retries, early exit), of the records of finished parts, and of stores."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

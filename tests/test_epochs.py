@@ -1,7 +1,5 @@
 """Tests of the epochs that a run makes over each source, and of the warning where they are too many."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of validation: losses, bits per byte, and the scorer of held-out text."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of exports: transformers and llama.cpp get the same ids, chats and logits as we do."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

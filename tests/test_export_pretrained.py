@@ -1,7 +1,5 @@
 """Tests of exports with a pretrained model's tokenizer: it is exported as imported, and can be imported again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

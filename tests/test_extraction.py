@@ -1,7 +1,5 @@
 """Tests of the extraction attack: sentences that a model recites when prompted with their first words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of skipped files: they are reported by name, and do not change what is loaded."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

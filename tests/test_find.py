@@ -1,7 +1,5 @@
 """Tests of the search in notes: questions find the file that answers them, and no query is an error."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

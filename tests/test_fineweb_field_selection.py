@@ -1,7 +1,5 @@
 """Test of the choice of the text field of a row."""
 
-from __future__ import annotations
-
 import pytest
 
 from niels_gpt.data.fineweb_edu import select_text_field

@@ -1,7 +1,5 @@
 """Tests of training with the first blocks and the embedding frozen."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

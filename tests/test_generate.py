@@ -1,7 +1,5 @@
 """Tests of `generate` and `sample`: sampling settings, seeds, stops, and the sliding window."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of pretrained tokenizers (byte-level BPE): lossless text, ids of the tokenizers package, and refusals."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Tests of training on several hosts: two checkouts on this machine, each with its own torchrun."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Tests of the architecture: what each package may import, and that the layout and the page about it are true."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tokenize

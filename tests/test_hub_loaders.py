@@ -1,7 +1,5 @@
 """Tests of the loaders over HTTP, through the unmodified client, against a hub on loopback."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

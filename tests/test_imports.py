@@ -1,7 +1,5 @@
 """Tests of imports: training needs only torch, numpy, pyyaml and pydantic, and other libraries load only if used."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

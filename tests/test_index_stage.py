@@ -1,7 +1,5 @@
 """Tests of the stage `index`: which documents it indexes, and a disabled stage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

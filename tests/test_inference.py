@@ -1,7 +1,5 @@
 """Tests of the inference engine: a row's tokens depend neither on its neighbours nor on what its slot held before."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Tests of `niels-gpt init`: surveys, plans, the params.yaml it writes, and refusals that leave no trace."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

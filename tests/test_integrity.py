@@ -1,7 +1,5 @@
 """Tests that stored row numbers and offsets, and the files they point into, are refused if a bit has changed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import suppress

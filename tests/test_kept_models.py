@@ -1,7 +1,5 @@
 """Tests that the previous model answers while a new one trains: from DVC's cache, by the hashes in dvc.lock."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

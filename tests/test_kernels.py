@@ -1,7 +1,5 @@
 """Tests of the GPU kernels against plain torch, in Triton's interpreter: their results, not their speed."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of source kinds: each is one file with its settings, loader and possible splits, and its own fingerprint."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Tests of the leak measurement: passages, the membership inference attack, and the stage that reports both."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

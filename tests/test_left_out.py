@@ -1,7 +1,5 @@
 """Tests of disabled stages, and of a run on a user's own text alone: no chats, none of the sample's sources."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

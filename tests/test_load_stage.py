@@ -1,7 +1,5 @@
 """Tests of the stages `load` and `split`, run in this process, and of the digests of a stage's inputs."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

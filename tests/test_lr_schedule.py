@@ -1,7 +1,5 @@
 """Tests of the learning-rate schedule: warm-up, decay, and options."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the model: RoPE, attention, shapes, initial weights, and options of the block."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Tests of a project outside any clone: an installed wheel goes from text to a model that generates."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

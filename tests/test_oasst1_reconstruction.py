@@ -1,7 +1,5 @@
 """Tests of source kind `oasst1`: message trees become chats."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

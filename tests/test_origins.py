@@ -1,7 +1,5 @@
 """Tests of pages of other origins, also in a real browser: they are refused unless `--origin` names theirs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the server's page, in a real browser and with a real model behind it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tests of params.yaml: its set of keys is frozen here, and each error in it gets one sentence."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

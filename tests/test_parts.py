@@ -1,7 +1,5 @@
 """Tests of parts: how a source is cut into them, how they are split and encoded, and where they are stored."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

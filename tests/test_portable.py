@@ -1,7 +1,5 @@
 """Tests of the portable block: in training and decoding it computes what transformers does with the same weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of windows of a sharded corpus: targets shifted by one, ids in the vocabulary, all equally probable."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from dataclasses import replace

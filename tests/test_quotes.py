@@ -1,7 +1,5 @@
 """Tests of quotes: all are found, to the character, and a second score excludes their tokens."""
 
-from __future__ import annotations
-
 import json
 import random
 import textwrap

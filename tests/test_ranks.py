@@ -1,7 +1,5 @@
 """Tests of several processes on one job: each reads, trains on, validates and hashes its share; all agree."""
 
-from __future__ import annotations
-
 import copy
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Tests that the vocabulary reveals no rare words of private text, such as names."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Tests of parts on a Ray cluster: two nodes, also with a killed worker, give the same bytes as this process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

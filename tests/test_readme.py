@@ -1,7 +1,5 @@
 """Tests that a newcomer who reads only the README succeeds: they run its commands, except those in ELSEWHERE."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

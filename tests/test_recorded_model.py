@@ -1,7 +1,5 @@
 """Tests of validation as on a GPU: losses that are recorded once and replayed, and the code that asks for them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

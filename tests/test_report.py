@@ -1,7 +1,5 @@
 """Tests of the report, samples and curves of a run: untrusted text in them stays text."""
 
-from __future__ import annotations
-
 import json
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of PDF, Word and HTML files: their text is extracted, and hostile files are refused by name."""
 
-from __future__ import annotations
-
 import builtins
 import html
 import io

@@ -1,7 +1,5 @@
 """Tests of `niels-gpt run`: phases and progress from the output of DVC and stages; failures, Ctrl-C, last lines."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

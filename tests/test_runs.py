@@ -1,7 +1,5 @@
 """Tests of reading runs from logs: growing logs, partial lines, several runs in one log, and resumed runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

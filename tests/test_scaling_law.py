@@ -1,7 +1,5 @@
 """Tests of the scaling law: properties of its terms, and agreement with measured runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from niels_gpt.model.size import (

@@ -1,7 +1,5 @@
 """Tests of secrets: what is found by its form, what is left alone, and that no part of a secret reaches a file."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

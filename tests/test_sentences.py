@@ -1,7 +1,5 @@
 """Tests of error messages: one sentence that names the file."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the OpenAI-compatible API with a real model and the real client."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
@@ -59,11 +57,11 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def client(address: str) -> openai.OpenAI:
+def client(address: str) -> "openai.OpenAI":
     return openai_client(address)
 
 
-def test_the_real_client_lists_asks_and_streams(client: openai.OpenAI) -> None:
+def test_the_real_client_lists_asks_and_streams(client: "openai.OpenAI") -> None:
     from openai import NotFoundError
 
     assert [model.id for model in client.models.list()] == ["tiny"]
@@ -82,7 +80,7 @@ def test_the_real_client_lists_asks_and_streams(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.slow
-def test_every_field_reaches_the_model(client: openai.OpenAI) -> None:
+def test_every_field_reaches_the_model(client: "openai.OpenAI") -> None:
     def said(**fields: object) -> str | None:
         answer = client.chat.completions.create(**ask("hello", **fields))  # type: ignore[call-overload]
         content: str | None = answer.choices[0].message.content
@@ -145,7 +143,7 @@ def test_an_answer_says_whether_it_was_ended_or_cut_off() -> None:
         assert events[-2:] == ["data: [DONE]", ""]
 
 
-def test_what_is_wrong_is_refused_in_a_sentence(client: openai.OpenAI, address: str) -> None:
+def test_what_is_wrong_is_refused_in_a_sentence(client: "openai.OpenAI", address: str) -> None:
     from openai import APIStatusError, BadRequestError, NotFoundError
 
     for change, error, words in (
@@ -362,7 +360,7 @@ def test_shutdown_waits_for_no_client() -> None:
 
 
 @pytest.mark.slow
-def test_eight_at_once_get_their_own_answers(client: openai.OpenAI) -> None:
+def test_eight_at_once_get_their_own_answers(client: "openai.OpenAI") -> None:
     def one(i: int) -> str | None:
         answer = client.chat.completions.create(**ask(f"number {i}"))  # type: ignore[call-overload]
         content: str | None = answer.choices[0].message.content

@@ -1,7 +1,5 @@
 """Tests of every field of the API with the real client: each test fails if its field is ignored."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -41,12 +39,12 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def client(address: str) -> openai.OpenAI:
+def client(address: str) -> "openai.OpenAI":
     return openai_client(address)
 
 
 @pytest.fixture(scope="module")
-def said(client: openai.OpenAI) -> Any:
+def said(client: "openai.OpenAI") -> Any:
     def said(content: str = "hello", **fields: object) -> str:
         answer = client.chat.completions.create(**ask(content, **{"max_tokens": 60, **fields}))  # type: ignore[call-overload]
         text: str = answer.choices[0].message.content
@@ -69,7 +67,7 @@ def test_penalties_and_filters_reach_the_sampler(said: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stop_string_ends_the_answer_and_never_shows_a_part_of_itself(client: openai.OpenAI, stream: bool) -> None:
+def test_a_stop_string_ends_the_answer_and_never_shows_a_part_of_itself(client: "openai.OpenAI", stream: bool) -> None:
     whole = expected("hello", tokens=60)
     for stops in ([whole[20:23]], [whole[30:33], whole[10:14]], ["never", whole[40:41]]):
         ends = min(whole.find(stop) for stop in stops if stop in whole)
@@ -88,7 +86,7 @@ def test_a_stop_string_ends_the_answer_and_never_shows_a_part_of_itself(client: 
     assert answer.choices[0].message.content == whole
 
 
-def test_several_choices_are_several_answers(client: openai.OpenAI) -> None:
+def test_several_choices_are_several_answers(client: "openai.OpenAI") -> None:
     answer = client.chat.completions.create(**ask("hello", n=3))  # type: ignore[call-overload]
     texts = [choice.message.content for choice in answer.choices]
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
@@ -101,7 +99,7 @@ def test_several_choices_are_several_answers(client: openai.OpenAI) -> None:
     assert streamed == texts
 
 
-def test_log_probabilities_are_the_models_own(client: openai.OpenAI) -> None:
+def test_log_probabilities_are_the_models_own(client: "openai.OpenAI") -> None:
     talker = tiny_talker()
     prompt = talker.chat.prompt([{"role": "user", "content": "hello"}])
     asked = ask("hello", logprobs=True, top_logprobs=3, temperature=2.0)
@@ -133,7 +131,7 @@ def test_log_probabilities_are_the_models_own(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_log_probabilities_are_returned_without_top_logprobs(client: openai.OpenAI, stream: bool) -> None:
+def test_log_probabilities_are_returned_without_top_logprobs(client: "openai.OpenAI", stream: bool) -> None:
     """`logprobs` alone returns those of the generated tokens, as `top_logprobs` does, with an empty list for each."""
 
     def entries(**more: Any) -> list[Any]:
@@ -178,7 +176,7 @@ def test_a_clients_stop_strings_are_added_to_those_of_the_roles(stream: bool) ->
     assert said(max_tokens=1, stop=["never"]) == ("g", "length")
 
 
-def test_usage_is_counted_in_both_forms(client: openai.OpenAI) -> None:
+def test_usage_is_counted_in_both_forms(client: "openai.OpenAI") -> None:
     asked = ask("hello", stream=True, stream_options={"include_usage": True})
     *parts, last = client.chat.completions.create(**asked)  # type: ignore[call-overload]
     assert last.choices == []
@@ -242,7 +240,7 @@ def test_labels_that_clients_send_by_default_change_nothing(said: Any) -> None:
 
 
 @pytest.mark.slow
-def test_text_goes_on_from_a_text_from_several_and_from_ids(client: openai.OpenAI) -> None:
+def test_text_goes_on_from_a_text_from_several_and_from_ids(client: "openai.OpenAI") -> None:
     from openai import BadRequestError
 
     def texts(prompt: Any, **more: Any) -> list[str]:
@@ -271,7 +269,7 @@ def test_text_goes_on_from_a_text_from_several_and_from_ids(client: openai.OpenA
     assert texts("abc", echo=True, stop=["b", one[4:7]]) == ["abc" + one[: one.find(one[4:7])]]
 
 
-def test_a_chat_longer_than_the_context_forgets_whole_turns_and_says_so(client: openai.OpenAI) -> None:
+def test_a_chat_longer_than_the_context_forgets_whole_turns_and_says_so(client: "openai.OpenAI") -> None:
     turns = [
         {"role": role, "content": f"{role} {i} " + "x" * 20} for i in range(8) for role in ("user", "assistant")
     ] + [{"role": "user", "content": "hello"}]

@@ -1,7 +1,5 @@
 """Tests of hostile clients: each is refused or served within its limits, and other clients are not affected."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

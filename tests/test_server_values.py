@@ -3,8 +3,6 @@
 The fields come from the JSON schemas of the requests, so that new ones are tested, too.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests of the SFT cache: it preserves chats, reads them once without holding them, and splits by example or group."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path

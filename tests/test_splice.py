@@ -1,7 +1,5 @@
 """Tests of splice datasets and P(z): golden vectors, the properties behind them, and models trained on spans."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

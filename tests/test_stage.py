@@ -1,7 +1,5 @@
 """Tests of what all stages share: their identity from DVC, inputs fixed during a run, outputs published atomically."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the plan that `init` makes: exact values for five inputs, and rules for any text, machine and hours."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import product

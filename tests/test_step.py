@@ -1,7 +1,5 @@
 """Tests of training steps in all forms of execution: micro-batches, bf16, Muon, CUDA graphs, several processes."""
 
-from __future__ import annotations
-
 import copy
 import re
 import threading

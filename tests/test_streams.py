@@ -1,7 +1,5 @@
 """Tests of the byte streams of the specification: contents, metadata, and rebuilds after a change."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

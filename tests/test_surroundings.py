@@ -1,7 +1,5 @@
 """Tests of `niels-gpt doctor --params`: it reports all problems of params.yaml, inputs and remotes at once."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the survey of a folder, which init prints before anything runs."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

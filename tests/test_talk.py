@@ -1,7 +1,5 @@
 """Tests of chatting with a model in the terminal, exporting and serving it, and errors before there is one."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

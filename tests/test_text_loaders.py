@@ -1,7 +1,5 @@
 """Tests of the text loaders: files of every kind, in every encoding, and damaged ones."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

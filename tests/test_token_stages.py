@@ -1,7 +1,5 @@
 """Tests of the stages `tokenize` and `cache`, run on outputs of `load`, `split` and `tokenizer`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Tests of tokenizers: round trips, special tokens, loading, and training."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

@@ -1,7 +1,5 @@
 """Tests of tracing a text to training documents: every span and every place is found, and nothing else."""
 
-from __future__ import annotations
-
 import random
 import re
 import tempfile

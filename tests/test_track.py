@@ -1,7 +1,5 @@
 """Tests of curves sent to trackers, read back from the trackers' storage."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

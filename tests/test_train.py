@@ -1,7 +1,5 @@
 """Tests of the training loop: golden losses, bit-for-bit resume, and what stops a run."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

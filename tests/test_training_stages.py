@@ -1,7 +1,5 @@
 """In-process tests of train, sft, curves and eval on hand-made caches: what they start from, write and measure."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -609,7 +607,7 @@ def test_a_stage_starts_its_ranks_and_a_rank_starts_none(monkeypatch: pytest.Mon
 class Ended(nullcontext):  # type: ignore[type-arg]
     code = 0
 
-    def __enter__(self) -> Ended:
+    def __enter__(self) -> "Ended":
         return self
 
     def wait(self) -> int:

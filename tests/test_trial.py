@@ -1,7 +1,5 @@
 """Tests of the device trial: a device that computes wrong results is detected, and the CPU takes its place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

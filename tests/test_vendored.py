@@ -1,7 +1,5 @@
 """Tests of the vendored browser libraries: they match the record, have licences, and are in the package."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tomllib

@@ -1,7 +1,5 @@
 """Tests of the project's writing: imperative docstrings, and the field's terms in everything a user reads."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

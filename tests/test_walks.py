@@ -3,8 +3,6 @@
 docs/architecture.md has the same list under "Where to put what". (test_kinds.py adds a source type.)
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import dataclass

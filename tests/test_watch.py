@@ -1,7 +1,5 @@
 """Tests of `niels-gpt report --live`: responses, access control, and the page in a browser while a log grows."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

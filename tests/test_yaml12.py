@@ -1,7 +1,5 @@
 """Tests that params.yaml means the same to the stages as to DVC."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

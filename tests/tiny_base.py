@@ -1,7 +1,5 @@
 """Tiny pretrained model with random weights, written as the files that a base is imported from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

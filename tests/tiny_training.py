@@ -1,7 +1,5 @@
 """Tiny models, tasks and recipes to train."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Helpers that write small token caches and read their contents."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

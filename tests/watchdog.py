@@ -1,7 +1,5 @@
 """Time limit for tests that might hang: one that waits forever is interrupted and fails."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Helpers for tests of the logs and pages of runs."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The loopback hub in a separate process: on a thread of its client it would add hangs of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ received, the number received before each time the dataset was opened, and the e
 shortened.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Small hub repositories with the real layouts and columns of the six datasets, the same at every call."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

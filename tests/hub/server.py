@@ -4,8 +4,6 @@ Serves ROOT/<org>/<name>/<files> on 127.0.0.1 only. As a program (`python -m tes
 and stops when its parent process ends; faults and the request log are controlled over HTTP.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
