@@ -22,7 +22,7 @@ def lock_of(*names: str) -> str:
     return yaml.safe_dump({"schema": "2.0", "stages": {name: RECORDED[name] for name in names}}, sort_keys=False)
 
 
-WHOLE = lock_of("split@roam", "mix")
+WHOLE = lock_of("split@roam", "cache")
 CUT = WHOLE[: len(WHOLE) // 2]
 
 
