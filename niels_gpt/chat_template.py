@@ -8,6 +8,7 @@
 What people wrote is always encoded as plain text: no content can contain a control token.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import takewhile
@@ -71,7 +72,7 @@ def supervised(ids: np.ndarray, *, asst_id: int | Sequence[int], eot_id: int) ->
     return inside
 
 
-class ChatRenderer:
+class ChatRenderer(ABC):
     """Chat format of a model. `answer`: ids before an assistant's content; `end`: the id that ends its turn."""
 
     answer: tuple[int, ...]
@@ -87,9 +88,9 @@ class ChatRenderer:
         """Return the ids up to where the assistant's answer begins."""
         return [*self.example(messages), *self.answer]
 
+    @abstractmethod
     def example(self, messages: Messages) -> list[int]:
         """Return the ids of a whole chat, for fine-tuning."""
-        raise NotImplementedError
 
     def reply(self, ids: Sequence[int], *, first: bool = False) -> list[int]:
         """Return the content of the last assistant turn, or of the first, up to the next special id or the end."""
@@ -130,6 +131,9 @@ class Transcript(ChatRenderer):
 
     def prompt(self, messages: Messages) -> list[int]:
         return self._tokenizer.encode(chat_format.format_chat(messages))
+
+    def example(self, messages: Messages) -> list[int]:
+        raise ValueError("no model is fine-tuned on transcripts: use a tokenizer with chat tokens or ChatML")
 
 
 _START, _END = "<|im_start|>", "<|im_end|>"
