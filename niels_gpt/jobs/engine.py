@@ -21,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
@@ -283,13 +283,17 @@ def make_parts(
     store.sweep()
     known = {item.name: record for item in items if (record := read_record(store, item.name)) is not None}
 
-    def first() -> list[Record]:
-        return [known[item.name] for item in takewhile(lambda item: item.name in known, items)]
+    first: list[Record] = []  # records of the longest prefix of finished items
+
+    def are_enough() -> bool:
+        while len(first) < len(items) and items[len(first)].name in known:
+            first.append(known[items[len(first)].name])
+        return enough(first)
 
     def missing() -> Iterator[I]:
         for item in items:
             if item.name not in known:
-                if enough(first()):
+                if are_enough():
                     return
                 yield item
 
@@ -302,7 +306,8 @@ def make_parts(
             told = time.monotonic()
             say(f"{len(known):,} of {len(items):,} parts done")
     store.sweep()
-    return first()
+    are_enough()  # with the parts that were made last
+    return first
 
 
 def write_record(store: Store, name: str, record: Record) -> None:
