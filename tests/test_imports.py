@@ -1,5 +1,8 @@
 """Tests of imports: training needs only torch, numpy, pyyaml and pydantic, and other libraries load only if used."""
 
+import os
+import platform
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,28 @@ def test_training_imports_without_what_only_loading_needs() -> None:
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
     done = run_fresh_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="GNU's OpenMP is set up on x86-64 only"
+)
+@pytest.mark.parametrize(
+    ("code", "given", "sleeps"),
+    [
+        ("import stages.train", {}, True),  # `dvc repro`
+        ("import niels_gpt.pipeline.repro, torch", {}, True),  # `niels-gpt run`
+        ("import niels_gpt.cli.app, torch", {}, True),
+        ("import stages.train", {"OMP_WAIT_POLICY": "active"}, False),
+        ("import stages.train", {"GOMP_SPINCOUNT": "7"}, False),
+    ],
+)
+def test_threads_that_wait_sleep_soon_unless_the_user_says_otherwise(
+    code: str, given: dict[str, str], sleeps: bool
+) -> None:
+    env = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = run_fresh_python(code, env={**env, **given, "OMP_DISPLAY_ENV": "verbose"})
+    assert ("GOMP_SPINCOUNT = '3000'" in done.stderr) is sleeps
+    assert "GOMP_SPINCOUNT = " in done.stderr  # OpenMP has said what it uses
 
 
 def test_texts_are_written_sketched_and_read_without_pandas(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ _PACKAGES = ("niels_gpt", "stages")
 _KINDS = "niels_gpt/data"  # has a module for each source kind
 # Code that affects how a stage runs but not what it computes: edits there rerun nothing.
 _NEUTRAL = (
+    "niels_gpt/__init__.py",
     "niels_gpt/cli/",
     "niels_gpt/device.py",
     "niels_gpt/jobs/",
