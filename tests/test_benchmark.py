@@ -26,11 +26,6 @@ def write_sets(folder: Path, sets: dict[str, list[dict[str, Any]]]) -> str:
     return str(folder)
 
 
-@pytest.fixture
-def needs_lm_eval() -> None:
-    pytest.importorskip("lm_eval", reason="lm-eval is not installed: no evaluation set was scored")
-
-
 def test_scores_are_those_of_the_report_card_whatever_the_batch() -> None:
     talker = tiny_talker(slots=5)
     texts = [text for pair in PAIRS[:12] for text in pair.values()]
@@ -106,7 +101,7 @@ def test_errors_name_the_file_or_the_missing_package(tmp_path: Path, monkeypatch
         benchmark.make_tasks("blimp", str(tmp_path))
 
 
-@pytest.mark.usefixtures("needs_lm_eval")
+@pytest.mark.slow
 def test_a_model_that_knows_nothing_is_right_by_chance_and_a_constant_one_never(tmp_path: Path) -> None:
     """Both texts of a pair have the same length, since a model that knows nothing prefers the shorter one."""
     letters = iter(["abcdefghijklmnopqrst"[int(20 * number)] for number in uniform_numbers((8000,), seed=1)])
@@ -127,9 +122,8 @@ def test_a_model_that_knows_nothing_is_right_by_chance_and_a_constant_one_never(
     assert published == "published: n-gram 0.612, LSTM 0.698, GPT-2 0.830"
 
 
-@pytest.mark.usefixtures("needs_lm_eval")
+@pytest.mark.slow
 def test_lm_eval_against_the_server_is_equal_to_direct_scoring(tmp_path: Path) -> None:
-    pytest.importorskip("tenacity", reason="lm-eval was installed without its clients of servers")
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
