@@ -82,16 +82,16 @@ def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, .
         if not key.startswith("sources."):
             fix = "put it back from git" if file == NO_INPUT else "put the model there, or set base.from to null"
         yield f"{key} is {file}, which does not exist: {fix}"
-    yield from remote_problems(params, folder=Path(), wrong=wrong)
+    yield from _remote_problems(params, wrong=wrong)
     for name in broken_files(Path()):
         yield f"{name} is half-written, DVC was stopped while it wrote it: run `niels-gpt doctor --fix`"
 
 
-def remote_problems(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]]) -> Iterator[str]:
-    """Yield a sentence for each source whose remote the DVC configuration of the checkout at `folder` lacks."""
-    if not (folder / ".dvc/config").is_file():
+def _remote_problems(params: Mapping[str, Any], *, wrong: Collection[tuple[str, ...]]) -> Iterator[str]:
+    """Yield a sentence for each source whose remote DVC's configuration lacks."""
+    if not Path(".dvc/config").is_file():
         return
-    known = dvc_config(folder)["remote"]
+    known = dvc_config(Path())["remote"]
     there = ", ".join(sorted(known)) or "none"
     for name, source in _sources(params):
         if is_sound(("sources", name, "remote"), wrong) and (remote := source["remote"]) not in known:
