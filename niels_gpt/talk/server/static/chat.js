@@ -33,7 +33,12 @@ async function ask(question, at) {
   toEnd();
   busy(true);
   say("");
-  let whole = false;
+  let whole = false, drawing = 0;
+  // Once a frame at most: each time the whole answer is laid out, and tokens may come faster than that.
+  const draw = () => {
+    drawing = 0;
+    if (answering === mine) following(() => fill(article, answer));
+  };
   try {
     // Messages outside the context are not sent again, so that requests do not grow with the chat.
     for await (const part of parts(asked.slice(answer.forgotten), mine.signal)) {
@@ -43,7 +48,7 @@ async function ask(question, at) {
       if (part.usage) answer.tokens = part.usage.total_tokens;
       if (part.niels_gpt && answering === mine) {
         answer.sources = { ...answer.sources, ...part.niels_gpt };
-        following(() => fill(article, answer));
+        drawing ||= requestAnimationFrame(draw);
       }
       if (part.choices[0]?.finish_reason === "length") answer.stopped = `at ${limit} tokens, the maximum`;
       const piece = part.choices[0]?.delta.content;
@@ -51,7 +56,7 @@ async function ask(question, at) {
       answer.content += piece;
       waiting = null;
       messages = [...asked, answer];
-      following(() => fill(article, answer));
+      drawing ||= requestAnimationFrame(draw);
       if (answer.content === piece) settle();
     }
     whole = true;
@@ -60,6 +65,8 @@ async function ask(question, at) {
     if (answering === mine && error.name !== "AbortError") say(error.message);
   }
   if (answering !== mine) return true; // the user has opened another chat meanwhile
+  cancelAnimationFrame(drawing);
+  draw();
   article.ariaBusy = null;
   const begun = whole || answer.content !== "";
   messages = begun ? [...asked, answer] : before;
