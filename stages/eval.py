@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from niels_gpt.cache.sft_dataset import open_chats
-from niels_gpt.cache.windows import check_lengths, open_mix
+from niels_gpt.cache.sft_dataset import SFTExampleDataset, open_chats
+from niels_gpt.cache.windows import Mix, check_lengths, open_mix
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
 from niels_gpt.eval import EvalRules
 from niels_gpt.eval.ability import measured_ability
@@ -36,24 +36,44 @@ _CARD_TOKENS = 8000  # that a report card takes, about
 def main(stage: Stage) -> None:
     """Write the learning curves of `sft`; evaluate the final models, with progress."""
     write_curves(stage, "sft")
-    settings = stage.params.eval
     device = stage_device(stage)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {name: folder / layout.BEST for name, folder in final_models().items()}
     models = {name: open_model(file, device) for name, file in files.items()}
-    T, n = models[layout.PRETRAINED.name].cfg.T, settings.max_new_tokens
-    held_out = read_meta(layout.MIX, required=["sources.*.val.tokens"])["sources"].values()
-    read = sum(min(settings.max_tokens or math.inf, source["val"]["tokens"]) for source in held_out)
-    written = len(settings.prompts) * (n + T * max(0, n - T))  # a token beyond the context needs T of them read again
-    total = len(models) * int(read + _CARD_TOKENS + written)
+    # A base knows its chat format before any fine-tuning, so beside it all are scored: how much of it is forgotten?
+    answering = list(models) if layout.BASE.name in models else [name for name in models if name == layout.TUNED.name]
+    names, T = list(stage.params.chats) if answering else [], models[layout.PRETRAINED.name].cfg.T
+    chats = open_chats(layout.CHAT_MIX, names=names, T=T, device=device)
+    total = tokens_to_read(stage, chats, T=T, models=len(models), answering=len(answering))
     with token_progress(models.values(), total=total, title=stage.title):
-        evaluate(stage, models, tokenizer, device=device)
+        evaluate(stage, models, tokenizer, chats, answering, device=device)
 
 
-def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, device: str) -> None:
+def tokens_to_read(stage: Stage, chats: Mix[SFTExampleDataset], *, T: int, models: int, answering: int) -> int:
+    """Return about how many tokens all models together read, of which as many as `answering` are scored on chats."""
+    settings = stage.params.eval
+    most, n = settings.max_tokens or math.inf, settings.max_new_tokens
+    texts = read_meta(layout.MIX, required=["sources.*.val.tokens"])["sources"].values()
+    read = models * sum(min(most, source["val"]["tokens"]) for source in texts)
+    # For chats, `most` counts the tokens of answers, about half of all.
+    read += answering * sum(min(2 * most, int(of.lengths.sum())) for of in chats.val.values())
+    samples = models * len(settings.prompts) + answering * len(settings.questions)
+    written = samples * (n + T * max(0, n - T))  # a token beyond the context needs T of them read again
+    return int(read + models * _CARD_TOKENS + written)
+
+
+def evaluate(
+    stage: Stage,
+    models: dict[str, GPT],
+    tokenizer: Tokenizer,
+    chats: Mix[SFTExampleDataset],
+    answering: Sequence[str],
+    *,
+    device: str,
+) -> None:
     """Score models, measure their report cards, and sample from them."""
     settings: EvalRules = stage.params.eval
-    base, pretrained, tuned = (models.get(f.name) for f in (layout.BASE, layout.PRETRAINED, layout.TUNED))
+    pretrained, tuned = (models.get(folder.name) for folder in (layout.PRETRAINED, layout.TUNED))
     assert pretrained is not None, "final_models has it"
     T = pretrained.cfg.T
     mix = open_mix(layout.MIX, places=token_places(stage.params), documents=stage.params.train.document_mask)
@@ -70,20 +90,16 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
             tables[model_name][name] = score_stream(model, streams[name], T=T, device=device, quoted=quoted, **how)
     replies: list[Text] = []
     known = dict.fromkeys(models, known_words((stream.arrays for stream in mix.train.values()), tokenizer))
-    # A base knows its chat format before any fine-tuning, so all models are scored: how much of it is forgotten?
-    answering = list(models) if base else [layout.TUNED.name] if tuned else []
-    if answering and stage.params.chats:
-        chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device)
-        for source, name in chats.val_names.items():
-            marks, counts[name] = quoted_chats(chats.val[source], spans[source], tokenizer)
-            for model_name in answering:
-                tables[model_name][name] = score_chats(models[model_name], chats.val[source], quoted=marks, **how)
-        if tuned:
-            read = (chats.train[name] for name, weight in stage.params.p_sft.items() if weight)
-            known[layout.TUNED.name] = known[layout.TUNED.name] | known_words(
-                (map(of.whole, range(len(of))) for of in read), tokenizer
-            )
-            replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
+    for source, name in chats.val_names.items():
+        marks, counts[name] = quoted_chats(chats.val[source], spans[source], tokenizer)
+        for model_name in answering:
+            tables[model_name][name] = score_chats(models[model_name], chats.val[source], quoted=marks, **how)
+    if tuned:
+        read = (chats.train[name] for name, weight in stage.params.p_sft.items() if weight)
+        known[layout.TUNED.name] = known[layout.TUNED.name] | known_words(
+            (map(of.whole, range(len(of))) for of in read), tokenizer
+        )
+        replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
     scores = {
         model: {name: score.stats(counts[name]) for name, score in table.items()} for model, table in tables.items()
     }
