@@ -377,6 +377,24 @@ def test_a_stopped_answer_says_so_also_after_a_reload(tab: Tab, address: str) ->
     tab.expect(marks).to_have_text([said, "Stopped by you."])
 
 
+def test_an_answer_is_drawn_once_a_frame_however_fast_it_comes(tab: Tab, address: str) -> None:
+    """Drawing lays out the whole answer: once a token, a fast model kept the page from taking a click."""
+    tab.open(address)
+    tab.page.evaluate(
+        """() => {
+          window.drawn = 0;
+          const drawing = (change) => change.target.matches(".assistant .text");
+          const count = (changes) => { window.drawn += changes.filter(drawing).length; };
+          new MutationObserver(count).observe(document.querySelector("#chat"), { childList: true, subtree: true });
+        }"""
+    )
+    events = [json.dumps({"model": "m", "choices": [{"delta": {"content": "x"}}]})] * 300
+    tab.refuse(200, "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]))
+    tab.ask("one")
+    tab.said("one", "x" * 300)
+    assert 0 < tab.page.evaluate("window.drawn") < 30
+
+
 def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> None:
     page, rows = tab.page, tab.page.locator("#list li")
     delete = page.get_by_role("button", name="Delete")
